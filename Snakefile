@@ -27,7 +27,7 @@ wildcard_constraints:
     seed=r"\d+",
     network="|".join(CONFIG.networks),
     arm="|".join(CONFIG.arms),
-    epsilon="|".join(sorted({run.epsilon for run in RUNS})),
+    epsilon="|".join(sorted({str(run.target) for run in RUNS})),
 
 
 include: rules_of_task()

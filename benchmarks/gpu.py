@@ -47,12 +47,14 @@ from torch import nn
 import zetadp
 from benchmarks import step
 from zetadp.accounting.kinds import NoisySum
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import Layout, keep_freed_memory, use_float32
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
@@ -198,7 +200,7 @@ def federation(machine: Machine, shape: tuple[int, ...], expected: float) -> tup
     # The name "inf" promises no epsilon: times do not depend on it.
     nodes = tuple(NodeConstants(f"node-{number:02}", patients, expected, 5.0) for number in range(HOSPITALS))
     task = {"name": "classification", "classes": CLASSES, "balanced": True}
-    plan = Plan(RunName("timed", "federated", "inf", 0), PAPER, TrainingSettings(1), nodes, task=task)
+    plan = Plan(RunName("timed", "federated", Target(math.inf), 0), PAPER, TrainingSettings(1), nodes, task=task)
     positions = np.arange(count).reshape(HOSPITALS, patients, IMAGES)
     return plan, records, [list(hospital) for hospital in positions]
 

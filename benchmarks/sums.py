@@ -8,6 +8,7 @@ the same work with and without masks. The server adds messages into one buffer.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -19,6 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from benchmarks.growth import RESULTS
 from benchmarks.step import declared
 from zetadp.accounting.threat import MASKED_SUMS, Sums
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.storage import write_text
 from zetadp.hospitals.masks import CURVE, Masking, Member, Place, Roster, Try, fresh_value
 from zetadp.hospitals.protocol import decode, encode
@@ -26,7 +29,7 @@ from zetadp.mechanism.exact import rounded_normal
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import TrainingSettings
 
 HOSPITALS, NUMBERS, TURNS = (3, 11, 50), (520, 187_272), 9
@@ -37,7 +40,7 @@ def measure_round(hospitals: int, numbers: int) -> dict[str, float]:
     """Return the costs of one round with messages of this many numbers, times in milliseconds."""
     nodes = tuple(NodeConstants(f"node-{number}", 44, 44.0) for number in range(hospitals))
     training = (NetworkSettings("linear"), TrainingSettings(20))
-    plan = Plan(RunName("linear", "sums", "inf", 0), *training, nodes, threat=MASKED_SUMS, sums=Sums())
+    plan = Plan(RunName("linear", "sums", Target(math.inf), 0), *training, nodes, threat=MASKED_SUMS, sums=Sums())
     keys = {node.name: (ec.generate_private_key(CURVE), ec.generate_private_key(CURVE)) for node in nodes}
     roster = Roster(plan, tuple(Member.made(plan, name, *member_keys) for name, member_keys in keys.items()))
     position = Place("training", 0)

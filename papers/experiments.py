@@ -25,8 +25,8 @@ from zetadp.report.rendering import to_csv, to_markdown, to_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zetadp.base.runfolder import RunName
     from zetadp.config.experiment import Config
-    from zetadp.training.plan import RunName
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,7 +80,7 @@ class Experiment:
         """Return the declared runs of every network, arm and epsilon, in the order of their seeds."""
         found: dict[tuple[str, str, str], list[RunName]] = {}
         for run in sorted(self.config.run_names, key=lambda run: run.seed):
-            found.setdefault((run.network, run.arm, run.epsilon), []).append(run)
+            found.setdefault((run.network, run.arm, str(run.target)), []).append(run)
         return found
 
     def metrics(self, network: str, arm: str, epsilon: str) -> dict[int, dict[str, Any]]:

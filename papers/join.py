@@ -36,7 +36,7 @@ import yaml
 
 from papers import sizes
 from papers.experiments import ROOT, Experiment, ended, write_joined
-from zetadp.base.epsilon import epsilon_order, epsilon_shown
+from zetadp.base.epsilon import Target
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.report.rendering import interval_cell, spread_cell
@@ -93,7 +93,7 @@ def sheet(join: dict[str, Any], found: pd.DataFrame) -> Sheet:
     """Lay the table out, one line for each method."""
     names = [*join["labels"], "method" if "method" in found else "network"]
     names += ["arm"] if "arm" in found else []
-    epsilons = sorted(set(found["epsilon"]), key=epsilon_order)
+    epsilons = sorted(set(found["epsilon"]), key=Target.named)
     lines = []
     for key, rows in found.groupby(names, sort=False):
         cells = {row["epsilon"]: row for _, row in rows.iterrows()}
@@ -103,7 +103,7 @@ def sheet(join: dict[str, Any], found: pd.DataFrame) -> Sheet:
             lines.append((*blank, "95% interval", *(interval_cell(cells.get(epsilon)) for epsilon in epsilons)))
         if "printed" in rows and rows["printed"].notna().any():
             lines.append((*blank, "the paper, printed", *(printed_cell(cells.get(epsilon)) for epsilon in epsilons)))
-    headings = (*names, *(f"ε = {epsilon_shown(epsilon)}" for epsilon in epsilons))
+    headings = (*names, *(f"ε = {Target.named(epsilon).short}" for epsilon in epsilons))
     return Sheet(join["title"], headings, tuple(lines), tuple(join["notes"]), names=len(names))
 
 
@@ -111,7 +111,7 @@ def printed_cell(row: pd.Series | None) -> str:
     """Return the value and the epsilon that the paper prints for noise of this true epsilon."""
     if row is None or pd.isna(row["printed"]):
         return MISSING
-    return f"{row['printed']:g} (as ε = {epsilon_shown(str(row['printed_epsilon']))})"
+    return f"{row['printed']:g} (as ε = {Target.read(row['printed_epsilon']).short})"
 
 
 def main() -> None:

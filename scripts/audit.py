@@ -7,7 +7,6 @@ from typing import Any
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import frame, plan, run_audits, sheet
 from zetadp.audit.trainings import Audited, AuditResult
-from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
@@ -66,7 +65,7 @@ def targets_of(plans: list[Plan], noise: str) -> list[Audited]:
         worst = max(draft.nodes, key=lambda node: draft.probability(node.name))
         probability = float(draft.probability(worst.name))
         mechanism = (probability, worst.noise_multiplier, draft.training.rounds)
-        name = f"{run.arm} at ε = {epsilon_shown(run.epsilon)}"
+        name = f"{run.arm} at ε = {run.target.short}"
         if name not in names.setdefault(mechanism, []):
             names[mechanism].append(name)
     return [

@@ -7,7 +7,7 @@ from typing import Any
 
 from zetadp.audit.inversion import ATTACKS, SEED, Message, Rebuilt, frame, rebuild, sheet
 from zetadp.audit.suite import run_jobs
-from zetadp.base.epsilon import epsilon_label, epsilon_shown, epsilon_value
+from zetadp.base.epsilon import Target
 from zetadp.base.workflow import run
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.attackfigure import rebuilt_figure
@@ -40,7 +40,7 @@ def main(
             clip=clips[kind["network"]],
             patients=kind["patients"],
             images=kind["images"],
-            epsilon=epsilon_value(epsilon),
+            epsilon=Target(**epsilon).epsilon,
             delta=delta,
             objective=objective,
             steps=settings["steps"],
@@ -66,8 +66,7 @@ def describe_message(rebuilt: Rebuilt) -> str:
     message = rebuilt.message
     if message.objective is None:
         return message.name
-    epsilon = epsilon_shown(epsilon_label(message.epsilon))
-    return f"{message.network}, {message.name}, {ATTACKS[message.objective]}, ε = {epsilon}"
+    return f"{message.network}, {message.name}, {ATTACKS[message.objective]}, {Target(message.epsilon).title}"
 
 
 if __name__ == "__main__":

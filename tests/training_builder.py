@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import SEQUENCES
@@ -19,7 +22,7 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import Trained, train
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import check_noise
 from zetadp.training.records import LabelledItems, items_of, single_items
 from zetadp.training.settings import TrainingSettings
@@ -73,7 +76,7 @@ def plan_for(
     try:
         check_noise(plan)
     except UserError:  # most tests choose the noise: a run may not be named after an epsilon that it exceeds
-        return replace(plan, run=replace(run, epsilon="inf"))
+        return replace(plan, run=replace(run, target=Target(math.inf)))
     return plan
 
 

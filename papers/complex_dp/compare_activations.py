@@ -29,7 +29,8 @@ from papers.keptruns import KeptRuns, places
 from zetadp.account.book import recorded_runs
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import Target, rounded_up
+from zetadp.base.runfolder import RunName
 from zetadp.base.storage import write_text
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
@@ -40,7 +41,7 @@ from zetadp.training.checkpoint import RunFiles
 from zetadp.training.evaluation import outputs_of
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import noise_of_plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
@@ -98,7 +99,7 @@ class Comparison:
         network = replace(self.network, activation=run.activation)
         optimiser = OptimiserSettings(learning_rate=run.rate, drop_after=1.0)
         training = replace(self.training, optimiser=optimiser)
-        name = RunName(run.activation, "central", run.epsilon, run.seed)
+        name = RunName(run.activation, "central", Target.named(run.epsilon), run.seed)
         task = {"name": "classification", "classes": 8 if self.unit == "clip" else 4}
         plan = Plan(name, network, training, (node,), self.delta, f"activations-{self.name}-{run.data}", task)
         return plan.with_noise(_noise(self))
@@ -148,7 +149,7 @@ def comparisons(clips: Path = CLIPS) -> tuple[Comparison, Comparison]:
 def _noise(comparison: Comparison) -> float:
     """Return the noise multiplier, which depends on the chance to be drawn and not on the population."""
     node = NodeConstants("holder", 1000, 1000 * comparison.drawn)
-    run = RunName("any", "central", comparison.epsilon, 0)
+    run = RunName("any", "central", Target.named(comparison.epsilon), 0)
     return noise_of_plan(Plan(run, comparison.network, comparison.training, (node,), comparison.delta))
 
 

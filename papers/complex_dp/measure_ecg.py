@@ -30,8 +30,9 @@ from papers.experiments import configuration, ended, parser_of, write_table
 from zetadp.account.book import recorded_runs
 from zetadp.accounting import composition
 from zetadp.accounting.composition import compose
-from zetadp.base.epsilon import UNCLIPPED, epsilon_shown, epsilon_value, rounded_up
+from zetadp.base.epsilon import Target, rounded_up
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.runfolder import RunName
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
@@ -43,7 +44,7 @@ from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.metrics import LEVEL, percentile_interval
 from zetadp.training.optimisers import recipe_of
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import make_plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import OptimiserSettings
@@ -69,7 +70,7 @@ METHODS: dict[str, tuple[str | None, str | None, range]] = {
     "the paper's network, its noise made right, ε = 1.5": ("mlp", "1.5", FEW),
     "the paper's network, the noise of its code, ε = 2.29": ("mlp", "2.29", FEW),
     "the paper's network, no noise": ("mlp", "inf", FEW),
-    "the paper's network, as it trains without privacy": ("mlp", UNCLIPPED, FEW),
+    "the paper's network, as it trains without privacy": ("mlp", "unclipped", FEW),
 }
 """Network of the scenario, epsilon and seeds of each method; None where nothing is trained privately."""
 
@@ -134,10 +135,10 @@ class Training:
 
     def plan(self, network: str, epsilon: str, seed: int, population: int, fold: int) -> Plan:
         """Return the plan of a run, as the scenario has it, for a fold's number of patients."""
-        found = self.config.plan(RunName(network, "central", epsilon, seed))
+        found = self.config.plan(RunName(network, "central", Target.named(epsilon), seed))
         everybody = self.config.networks[network].training.get("participation") == "all"
         expected = float(population) if everybody else SAMPLING * population
-        if epsilon == UNCLIPPED:
+        if not found.target.clipped:
             expected, found = BATCH, self.as_printed(found, population)
         node = NodeConstants(found.nodes[0].name, population, expected)
         found = replace(found, nodes=(node,), cohort=f"ptb-xl-without-fold-{fold}")
@@ -243,7 +244,7 @@ def row(training: Training, method: str) -> dict[str, Any]:
     found = {"method": method, "seeds": len(seeds), "mean": np.mean(means), "std": pd.Series(means).std()}
     found |= {"ci_low": low, "ci_high": high, "lowest_fold": min(lowest)}
     spent = (math.nan, math.nan) if network is None else (math.inf, math.inf)
-    if math.isfinite(epsilon_value(epsilon or UNCLIPPED)):
+    if epsilon is not None and Target.named(epsilon).private:
         spent = training.of_one_patient(str(network), str(epsilon))
     return {**found, "epsilon": spent[0], "epsilon_nine": spent[1]}
 
@@ -253,7 +254,7 @@ def sheet(found: pd.DataFrame) -> Sheet:
 
     def shown(epsilon: float) -> str:
         return (
-            MISSING if math.isnan(epsilon) else epsilon_shown("inf") if math.isinf(epsilon) else rounded_up(epsilon, 3)
+            MISSING if math.isnan(epsilon) else Target(epsilon).short if math.isinf(epsilon) else rounded_up(epsilon, 3)
         )
 
     lines = tuple(

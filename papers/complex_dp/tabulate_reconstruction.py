@@ -28,7 +28,7 @@ from papers.complex_dp.reconstruction.settings import SEED
 from papers.experiments import Experiment, declared_by, ended, parser_of, write_table
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
-from zetadp.base.epsilon import epsilon_shown
+from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
@@ -235,7 +235,7 @@ def sheet(found: pd.DataFrame, patients: int) -> Sheet:
     lines = tuple(
         (
             str(row["method"]),
-            "0" if row["epsilon"] == "0" else epsilon_shown(row["epsilon"]),
+            "0" if row["epsilon"] == "0" else Target.named(row["epsilon"]).short,
             cell(row, "SSIM", 3),
             cell(row, "NMSE", 4),
             cell(row, "PSNR", 2),

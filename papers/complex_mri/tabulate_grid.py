@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from papers.experiments import Experiment, declared_by, ended, parser_of
-from zetadp.base.epsilon import epsilon_order
+from zetadp.base.epsilon import Target
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING
 from zetadp.base.validation import UserError
@@ -35,7 +35,7 @@ NOTE = (
 def beside_printed(table: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
     """Return the table with the columns ``printed`` and ``printed_std``, and a row for each arm of the paper."""
     printed = pd.read_csv(PRINTED, dtype={"epsilon": str}, comment="#")
-    epsilons = sorted(set(table["epsilon"]), key=epsilon_order)
+    epsilons = sorted(set(table["epsilon"]), key=Target.named)
     rows = []
     for arm, cells in printed.set_index("epsilon").groupby("arm", sort=False):
         shown = [

@@ -11,6 +11,7 @@ training. Writes audit.csv and audit.md.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from itertools import product
 
@@ -27,11 +28,13 @@ from zetadp.accounting.kinds import NoisySum
 from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.audit.candidates import gradients, of_candidates
 from zetadp.audit.detection import Claim, count_errors
+from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.runfolder import RunName
 from zetadp.base.tables import Sheet
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.provenance import origin
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import TrainingSettings
 
 SEED, PATIENTS, TRIALS, DELTA, CONFIDENCE = 53, 10, 5000, 1e-3, 0.95
@@ -49,7 +52,7 @@ OTHERS = {
 def people() -> torch.Tensor:
     """Return the patients' clipped gradients in the first round, shape (patient, number), in units of the clip."""
     how = TrainingSettings(1, images_per_patient=8, clip=1e-3)
-    plan = Plan(RunName("net", "federated", "inf", SEED), NETWORK, how, (NodeConstants("any", 1, 1),))
+    plan = Plan(RunName("net", "federated", Target(math.inf), SEED), NETWORK, how, (NodeConstants("any", 1, 1),))
     return gradients(of_candidates(plan, PATIENTS), None, 32)[0]
 
 

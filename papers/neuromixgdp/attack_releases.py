@@ -34,6 +34,7 @@ from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
 from zetadp.accounting.threat import CENTRAL_HOLDER
 from zetadp.audit.detection import FALSE_ALARM, Claim, count_errors
+from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
 from zetadp.nn.heads import RowExamples
 from zetadp.own.release import Mixing, release_plan
@@ -110,7 +111,7 @@ def planned(count: int, name: str, *, bare: bool = False, epsilon: float, **sett
     """
     calibrated = release_plan(epsilon, DELTA, Mixing(classes=CLASSES, **settings), seed=0, real=True)
     mixing = replace(calibrated.training.mixing, rows=count)
-    run = replace(calibrated.run, epsilon="inf")
+    run = replace(calibrated.run, target=Target(math.inf))
     plan = replace(calibrated, run=run, training=replace(calibrated.training, mixing=mixing), cohort=name)
     return plan.with_noise(0.0) if bare else plan
 

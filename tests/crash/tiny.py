@@ -11,9 +11,10 @@ from torch import Tensor
 from training_builder import TINY, Held, records, train_run
 
 from zetadp.account.ledger import read_ledger
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.training.checkpoint import RunFiles
-from zetadp.training.plan import RunName
 from zetadp.training.server import Server
 from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
@@ -55,7 +56,7 @@ def _train(here: Path, noise: str, checkpoint_seconds: float) -> None:
     )
     plans = [Held(f"node-{n}", [[n * PATIENTS + i] for i in range(PATIENTS)], PATIENTS, 2.0, 0.9) for n in range(NODES)]
     trained = train_run(
-        RunName("complex", "federated", "8", 3),
+        RunName("complex", "federated", Target(8), 3),
         TINY,
         settings,
         plans,

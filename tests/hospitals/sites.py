@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
 
 from zetadp.accounting.threat import MASKED_SUMS, Sums
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.hospitals.coordinator import Coordinator
 from zetadp.hospitals.hospital import Hospital
 from zetadp.hospitals.masks import CURVE, Member, Roster
@@ -23,7 +25,7 @@ from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
 from zetadp.training.assembly import Assembly
 from zetadp.training.checkpoint import RunFiles
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.records import LabelledItems, items_of
 from zetadp.training.settings import OptimiserSettings, Patience, Performance, TrainingSettings
 
@@ -47,7 +49,7 @@ def make_plan(
     )
     planned = tuple(NodeConstants(f"node-{n + 1:02d}", patients + n % 2, 2, sigma) for n in range(nodes))
     settings = {
-        "run": RunName("complex", "federated", "1000", 0),
+        "run": RunName("complex", "federated", Target(1000), 0),
         "cohort": "made-by-a-test",
         "network": TINY,
         "training": training,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -15,6 +16,8 @@ from hospitals.sites import make_plan, roster_of, sums_plan
 
 from zetadp.account.ledger import Ledger
 from zetadp.accounting import composition
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.storage import read_json
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
@@ -25,7 +28,7 @@ from zetadp.hospitals.kit import invitation, write_kits
 from zetadp.hospitals.masks import Member, Roster
 from zetadp.hospitals.participant import Participant, agreement_file, make_member
 from zetadp.hospitals.settings import HospitalSettings, ServerSettings
-from zetadp.training.plan import Plan, RunName
+from zetadp.training.plan import Plan
 from zetadp.training.public import Public
 
 PLAN, SUMS = make_plan(noise="os"), sums_plan(noise="os")
@@ -54,7 +57,7 @@ def test_who_approves_reads_the_constants_that_everybody_declared():
 
 def test_seeded_noise_and_no_noise_are_named():
     assert "protects nobody" in invitation(make_plan(), "node-01")
-    bare = make_plan(sigma=0.0, run=RunName("complex", "federated", "inf", 0))
+    bare = make_plan(sigma=0.0, run=RunName("complex", "federated", Target(math.inf), 0))
     text = invitation(bare, "node-01")
     assert "no guarantee" in text
     assert "names the right one" not in text

@@ -30,6 +30,8 @@ from zetadp.account.ledger import Ledger, read_ledger
 from zetadp.account.statement import run_statement
 from zetadp.accounting.composition import compose
 from zetadp.accounting.events import histories
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.hospitals.protocol import Answer, Reason, Refusal, encode
@@ -38,7 +40,7 @@ from zetadp.nn.settings import CLASS_MEANS, DESCENT, MIXED_ROWS
 from zetadp.training.checkpoint import Checkpoint, RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.plan import Plan, RunName
+from zetadp.training.plan import Plan
 from zetadp.training.pretrained import starting_weights, with_public
 from zetadp.training.records import items_of, single_items
 from zetadp.training.settings import MixingSettings, Performance
@@ -48,7 +50,7 @@ TUNED = replace(backbone().settings, start="public")
 
 
 def test_a_coordinator_takes_no_plan_with_too_little_noise_for_its_name(tmp_path):
-    plan = make_plan(run=RunName("complex", "federated", "8", 0), sigma=0.1)
+    plan = make_plan(run=RunName("complex", "federated", Target(8), 0), sigma=0.1)
     with pytest.raises(UserError, match="at most epsilon 8"):
         coordinator(plan, DirectLine([]), tmp_path)
     assert not (tmp_path / "server").exists()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,15 @@ from zetadp.account.book import Book
 from zetadp.account.exposure import total
 from zetadp.account.ledger import Ledger, read_ledger
 from zetadp.accounting import composition
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import Target, rounded_up
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.hospitals.hospital import Hospital
 from zetadp.hospitals.kit import invitation
 from zetadp.hospitals.masks import Place
 from zetadp.hospitals.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.training.outbox import Outbox
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.progress import seconds_to_tick
 from zetadp.training.promise import check_promise
 from zetadp.training.promise import make_plan as with_its_noise
@@ -139,18 +141,17 @@ def test_a_plan_that_protects_no_patient_is_refused_where_patients_are_real(what
 
 def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
     """Its label is a promise to patients: whoever computes it must find no more."""
-    honest = replace(EXACT, run=replace(EXACT.run, epsilon="8"))
+    honest = replace(EXACT, run=replace(EXACT.run, target=Target(8)))
     assert make_hospital(honest, 0, tmp_path).participant.promise.epsilon <= 8
     quiet = [replace(node, noise_multiplier=0.02) for node in honest.nodes]
     with pytest.raises(UserError, match="at most epsilon 8, as its name says, found"):
         make_hospital(replace(honest, nodes=tuple(quiet)), 0, tmp_path)
     # The name of runs without noise would allow every cost.
     with pytest.raises(UserError, match="names the epsilon of its noise, found the name inf"):
-        make_hospital(replace(EXACT, run=replace(EXACT.run, epsilon="inf")), 0, tmp_path)
+        make_hospital(replace(EXACT, run=replace(EXACT.run, target=Target(math.inf))), 0, tmp_path)
     # The same noise costs more at a smaller delta.
-    named = replace(
-        EXACT, run=replace(EXACT.run, epsilon=rounded_up(make_hospital(EXACT, 0, tmp_path).participant.promise.epsilon))
-    )
+    cost = make_hospital(EXACT, 0, tmp_path).participant.promise.epsilon
+    named = replace(EXACT, run=replace(EXACT.run, target=Target.read(rounded_up(cost))))
     make_hospital(named, 0, tmp_path)
     with pytest.raises(UserError, match="at delta 1e-05"):
         make_hospital(replace(named, delta=1e-5), 0, tmp_path)
@@ -170,7 +171,9 @@ def test_a_patient_pays_for_every_image(tmp_path):
 
 def plan_of(rounds: int, name: str = "net", **changes) -> Plan:
     nodes = tuple(NodeConstants(f"node-0{number}", 4, 4, 1.0) for number in (1, 2, 3))
-    plan = replace(make_plan(noise="os", rounds=rounds), nodes=nodes, run=RunName(name, "federated", "8", 0), **changes)
+    plan = replace(
+        make_plan(noise="os", rounds=rounds), nodes=nodes, run=RunName(name, "federated", Target(8), 0), **changes
+    )
     return with_its_noise(plan)
 
 
@@ -189,7 +192,7 @@ def test_an_attempt_of_another_plan_is_another_attempt_whatever_the_server_calls
 )
 def test_no_delta_of_the_coordinators_makes_a_plan_cheap(delta, population, expected, rounds, sigma):
     nodes = (NodeConstants("node-1", population, expected, sigma),)
-    run = RunName("x", "federated", "1", 0)
+    run = RunName("x", "federated", Target(1), 0)
     plan = replace(make_plan(noise="os", rounds=rounds), nodes=nodes, run=run, delta=delta)
     with pytest.raises(UserError, match="node-1"):
         check_promise(plan, "node-1")

@@ -13,11 +13,12 @@ import pytest
 import torch
 from training_builder import TINY, Held, patients, plan_for, records
 
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.mechanism.release import NodeMechanism
 from zetadp.training.checkpoint import Checkpoint, RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.plan import RunName
 from zetadp.training.records import items_of
 from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
@@ -64,7 +65,7 @@ def leftovers(folder, noise, change, frozen, monkeypatch, caplog):
         own = slice(ITEMS * CHANGED, ITEMS * (CHANGED + 1))
         change(data.inputs[own], data.targets[own])
     settings = TrainingSettings(ROUNDS, ITEMS, OptimiserSettings(0.02), noise=noise)
-    plan = plan_for(RunName("complex", "federated", "8", 3), TINY, settings, NODES)
+    plan = plan_for(RunName("complex", "federated", Target(8), 3), TINY, settings, NODES)
     units = [items_of(node.patients, ITEMS) for node in NODES]
     released = {}
 

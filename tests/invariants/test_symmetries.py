@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from contributing import contributors
 from training_builder import NETWORKS, TINY, Held, items_each, network, patients, plan_for, records
 
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.mechanism.clipping import clipped_sums
 from zetadp.mechanism.grid import Grid
 from zetadp.nn.models import NetworkSettings
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.plan import RunName
 from zetadp.training.records import LabelledItems, items_of
 from zetadp.training.round import Phase
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
-WITHOUT_NOISE = RunName("complex", "federated", "inf", 3)
+WITHOUT_NOISE = RunName("complex", "federated", Target(math.inf), 3)
 DESCENT = TrainingSettings(4, 4, OptimiserSettings(0.5, drop_after=1, name="sgd"), clip=0.4)
 
 

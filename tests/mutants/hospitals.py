@@ -16,11 +16,13 @@ from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.account.ledger import read_ledger
 from zetadp.accounting.events import Event
 from zetadp.accounting.threat import MASKED_SUMS, Sums
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.hospitals.masks import FreshValue, Place
 from zetadp.hospitals.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.training.assembly import Assembly
-from zetadp.training.plan import NodeConstants, RunName
+from zetadp.training.plan import NodeConstants
 from zetadp.training.records import LabelledItems
 
 SIDE = 8
@@ -58,7 +60,7 @@ class Hospitals(Messages):
             noise="os" if exact else "seeded",
             sigma=sigma,
             # The name promises next to nothing: checks look at any noise.
-            run=RunName("head", "federated", "1000" if sigma else "inf", 0),
+            run=RunName("head", "federated", Target(1000) if sigma else "inf", 0),
             network=NetworkSettings("head", "features"),
             task={"name": "classification", "classes": CLASSES},
             threat="local" if sums is None else MASKED_SUMS,

@@ -32,9 +32,10 @@ from mutants.stub import CLIP, Messages, federation, random_records
 from zetadp.accounting.events import Event
 from zetadp.audit.suite import OF_A_ROUND, OF_DIFFERENCES
 from zetadp.audit.trainings import Audited, audit
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.mechanism.release import NodeMechanism
 from zetadp.nn.models import NetworkSettings
-from zetadp.training.plan import RunName
 from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
 OVERWHELMING = 300.0
@@ -137,8 +138,8 @@ def check_trainings_share_no_noise(folder: Path) -> None:
         Held(f"node-{place}", [[record] for record in own], PATIENTS, EXPECTED, OVERWHELMING)
         for place, own in enumerate(PAIR)
     ]
-    run = RunName("linear", "federated", "1", 3)
-    runs = [(run, 0), (replace(run, epsilon="8"), 0), (run, 1)]
+    run = RunName("linear", "federated", Target(1), 3)
+    runs = [(run, 0), (replace(run, target=Target(8)), 0), (run, 1)]
     sent: list[Tensor] = []
     for number, (name, data_seed) in enumerate(runs):
         train_run(
@@ -149,7 +150,7 @@ def check_trainings_share_no_noise(folder: Path) -> None:
             random_records(8, seed=data_seed),
             random_records(0),
             # Trainings on other data beside one ledger share no draw; elsewhere they do, and nobody is told apart.
-            ledger_path=folder / f"{name.epsilon}.jsonl",
+            ledger_path=folder / f"{name.target}.jsonl",
             checkpoint_path=folder / f"{number}.partial",
             performance=Performance(checkpoint_seconds=1e6),
             after_round=lambda _, messages: sent.append(messages.clone()),

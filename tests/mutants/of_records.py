@@ -23,10 +23,11 @@ from zetadp.account.exposure import Run, runs_of
 from zetadp.account.ledger import read_ledger
 from zetadp.account.statement import run_statement
 from zetadp.accounting import composition, gaussian
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.mechanism.release import Draw, NodeMechanism
 from zetadp.nn.models import NetworkSettings
 from zetadp.training.checkpoint import RunFiles
-from zetadp.training.plan import RunName
 from zetadp.training.settings import Performance, TrainingSettings
 
 ROUNDS = 8
@@ -34,7 +35,7 @@ NODES = 2
 SIGMA = 2.0
 PLANS = [Held(f"node-{place}", [[3 * place + i] for i in range(3)], 3, 1.25, SIGMA) for place in range(NODES)]
 SETTINGS = TrainingSettings(rounds=ROUNDS)
-RUN = RunName("linear", "federated", "8", 3)
+RUN = RunName("linear", "federated", Target(8), 3)
 DELTA = 1e-3
 
 

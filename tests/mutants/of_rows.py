@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from mutants.installing import FALSE_ALARM, certain, count_is_plausible, mutant,
 from mutants.stub import CLIP
 from zetadp.account.ledger import Ledger, read_ledger
 from zetadp.accounting.events import Event
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.mechanism.contributions import Statistic
 from zetadp.nn.settings import NetworkSettings
 from zetadp.training.assembly import Assembly
 from zetadp.training.outbox import Outbox
-from zetadp.training.plan import RunName
 from zetadp.training.records import LabelledItems, Node
 from zetadp.training.round import do_round
 from zetadp.training.settings import MixingSettings, TrainingSettings
@@ -61,7 +63,7 @@ def released(
         1, images_per_patient=1, clip=CLIP, estimator="mixed_rows", feature_norm=1.0, mixing=mixing
     )
     plan = plan_for(
-        RunName("head", "central", "inf", 0),
+        RunName("head", "central", Target(math.inf), 0),
         NetworkSettings("head", "features"),
         settings,
         [Held("a", [[]], len(units), expected, sigma)],

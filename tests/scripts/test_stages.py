@@ -23,7 +23,8 @@ from zetadp.accounting.events import Event
 from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.membership import RATES
 from zetadp.audit.settings import MembershipSettings
-from zetadp.base.runfolder import RunFolder
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.storage import Items, write_json
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
@@ -34,7 +35,7 @@ from zetadp.mri.volumes import Volume
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import assemble, write_shard
 from zetadp.phantom.public import simulate_public_patient
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.progress import announced_tick
 from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
@@ -185,7 +186,7 @@ def plan_of(size: int, expected: float) -> Plan:
     training = TrainingSettings(rounds=3, noise="os", optimiser=OptimiserSettings(1e-3))
     nodes = tuple(NodeConstants(f"node-0{number}", size, expected) for number in (1, 2))
     task = {"name": "brain_sequences", "slices": 2, "size": 8}
-    run = RunName("small", "federated", "8", 0)
+    run = RunName("small", "federated", Target(8), 0)
     return Plan(run, NetworkSettings("linear"), training, nodes, cohort="test", task=task)
 
 

@@ -35,9 +35,7 @@ rule audit:
             replace(plan.bare(), run=plan.run, unit=plan.unit).to_json()
             for plan in (
                 CONFIG.plan(RunName(*run, 0))
-                for run in sorted(
-                    {(run.network, run.arm, run.epsilon) for run in RUNS}
-                )
+                for run in sorted({(run.network, run.arm, run.target) for run in RUNS})
             )
         ],
         delta=CONFIG.privacy.delta,

@@ -20,13 +20,12 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 from snakemake.cli import get_profile_dir
 from snakemake.exceptions import WorkflowError
 
-from zetadp.training.plan import RunName
 from zetadp.training.task import module_of, task_of
 from zetadp.accounting.laws import installed_laws, modules_of
 from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
 from zetadp.base.console import summarise_jobs
-from zetadp.base.runfolder import RUN_PATH, RunFolder
+from zetadp.base.runfolder import RUN_PATH, RunFolder, RunName
 from zetadp.base.strict_yaml import check_yaml
 from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
@@ -181,10 +180,10 @@ def backbone_for(wildcards):
 
 
 def run_of(wildcards):
-    """Return the name of a run."""
-    return RunName(
-        wildcards.network, wildcards.arm, wildcards.epsilon, int(wildcards.seed)
-    )
+    """Return the name of a run, which its wildcards hold."""
+    if isinstance(wildcards, RunName):
+        return wildcards
+    return RunName.of_texts(**dict(wildcards.items()))
 
 
 def plan_of(wildcards):
@@ -204,7 +203,7 @@ def performance(wildcards):
 
 def calibration(plan):
     """Return the name of a calibration, which runs of the same constants and target share."""
-    return f"eps-{plan.target.label}-{plan.bare().digest[:8]}"
+    return f"eps-{plan.target}-{plan.bare().digest[:8]}"
 
 
 PRIVATE = [plan for plan in map(CONFIG.plan, RUNS) if plan.target.private]

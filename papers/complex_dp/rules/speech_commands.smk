@@ -119,7 +119,7 @@ rule account_speakers:
         mem_mb=4000,
         runtime="30m",
     params:
-        runs=[[run.network, run.arm, run.epsilon, run.seed] for run in RUNS],
+        runs=[[*run.to_json().values()] for run in RUNS],
         delta=CONFIG.privacy.delta,
         clips=SPEECH.clips_of_a_speaker if SPEECH.unit == "clip" else 1,
         stage="papers.complex_dp.speech_commands.speakers:account_speakers",

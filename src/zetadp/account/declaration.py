@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from zetadp.accounting.events import MOST_RELEASES, Event, entries_of, events_in
 from zetadp.accounting.threat import NOISE_SOURCES, NoiseSource, Sums, Threat
-from zetadp.base.epsilon import Delta
+from zetadp.base.epsilon import Delta, Target
 from zetadp.base.validation import Checked, Count, OneOf, Positive, Within, whole
 
 PUBLIC = ("backbone", "start", "model", "encoder")
@@ -142,6 +142,11 @@ class Declaration(Checked):
         """Largest number of releases of a node: one a round, and the spare tries of masked sums."""
         whole(1, MOST_RELEASES, **{"training.rounds": self.training["rounds"]})
         return int(self.training["rounds"]) + (0 if self.sums is None else self.sums.spare)
+
+    @property
+    def target(self) -> Target:
+        """What the run may cost one unit, as its name says."""
+        return Target.named(self.run["epsilon"])
 
     @property
     def mixed_rows(self) -> MixedRows | None:

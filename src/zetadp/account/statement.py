@@ -38,7 +38,7 @@ from zetadp.accounting import composition
 from zetadp.accounting.composition import Exposure
 from zetadp.accounting.events import NodeHistory
 from zetadp.accounting.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, NoiseSource, Unit
-from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_json, write_text
 from zetadp.base.templates import template
 from zetadp.base.validation import UserError
@@ -174,8 +174,8 @@ def spent(privacy: Mapping[str, Any]) -> float:
     """
     together = privacy.get("earlier_attempts")
     if together and "counted" not in together:
-        return epsilon_value(together["epsilon_together"])
-    return epsilon_value(privacy["epsilon"])
+        return float(together["epsilon_together"])
+    return float(privacy["epsilon"])
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
@@ -260,7 +260,7 @@ def last_statement(attempts: Sequence[Attempt], name: str) -> Statement:
     last = attempts[-1].declaration
     return run_statement(
         replace(happened, name=name),
-        target_epsilon=epsilon_value(last.run["epsilon"]),
+        target_epsilon=last.target.epsilon,
         earlier=earlier,
         backbone=last.public.get("backbone"),
     )

@@ -25,8 +25,8 @@ from zetadp.account.register import REGISTER
 from zetadp.account.statement import Statement, head_in, last_statement, spent
 from zetadp.accounting import composition
 from zetadp.base.differences import differences
-from zetadp.base.epsilon import epsilon_value, rounded_up
-from zetadp.base.runfolder import RunFolder
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.storage import content_hash, read_json
 from zetadp.base.validation import UserError, shown
 
@@ -226,18 +226,12 @@ def _as_named(run: RunFolder, attempts: Sequence[Attempt]) -> None:
 
     Other folders may have any name.
     """
-    declared = attempts[-1].declaration.run
-    for key, name in run.run_name.items():
-        if not _equal(name, str(declared[key])):
-            raise UserError(f"its folder says {key} {name}, and its ledger says {declared[key]}")
-
-
-def _equal(one: str, other: str) -> bool:
-    """Return whether two texts are equal, or one number."""
-    try:
-        return float(one) == float(other)
-    except ValueError:
-        return one == other
+    if (name := run.run_name) is None:
+        return
+    declared = RunName.from_json(attempts[-1].declaration.run).to_json()
+    for key, part in name.to_json().items():
+        if part != declared[key]:
+            raise UserError(f"its folder says {key} {part}, and its ledger says {declared[key]}")
 
 
 def _of_ledger(run: RunFolder, attempts: Sequence[Attempt]) -> None:
@@ -284,7 +278,7 @@ def _as_computed_again(run: RunFolder, attempts: Sequence[Attempt]) -> None:
     if happened.images:
         return  # the epsilon of the statement is per image; `_as_stated` computes it again
     single = (stated.get("threat") or {}).get("epsilon_single_messages")
-    most = epsilon_value(str(single if single is not None else stated["epsilon"]))
+    most = float(single if single is not None else stated["epsilon"])
     for exposure in {composition.ordered(node.mechanisms) for node in happened.nodes.values()}:
         releases = [(kind.sampling_probability, kind.noise_multiplier, count) for kind, count in exposure]
         found = recomputed_epsilon(releases, happened.delta)

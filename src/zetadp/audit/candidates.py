@@ -33,13 +33,15 @@ from zetadp.accounting import gaussian
 from zetadp.accounting.threat import NoiseSource
 from zetadp.audit.inversion import whitened_kspace
 from zetadp.audit.trainings import attacked_run, scratch_folder
+from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.runfolder import RunName
 from zetadp.base.tables import Sheet, numbers_of
 from zetadp.mri.kspace import to_kspace
 from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.pretrained import starting_weights
 from zetadp.training.records import LabelledItems
 
@@ -60,7 +62,7 @@ def of_candidates(plan: Plan, patients: int) -> Plan:
     """
     return replace(
         plan,
-        run=RunName(plan.run.network, "candidates", "inf", SEED),
+        run=RunName(plan.run.network, "candidates", Target(math.inf), SEED),
         training=replace(plan.training, noise=NoiseSource.SEEDED),
         nodes=tuple(NodeConstants(f"patient-{number:03d}", 1, 1) for number in range(patients)),
         cohort="candidates",

@@ -31,7 +31,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.accounting import gaussian
-from zetadp.base.epsilon import epsilon_label, epsilon_shown
+from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet, numbers_of
 from zetadp.mri.similarity import nmse, ssim
@@ -316,7 +316,7 @@ def sheet(scores: pd.DataFrame) -> Sheet:
         message, network, attack, epsilon = (group[key].iloc[0] for key in KIND)
         epsilon_text = bound = MISSING
         if network != MISSING:
-            epsilon_text, bound = epsilon_shown(epsilon_label(epsilon)), "100.0 %"
+            epsilon_text, bound = Target(epsilon).short, "100.0 %"
             if math.isfinite(epsilon):
                 mu = gaussian.mu(epsilon, group["delta"].iloc[0])
                 bound = f"{100 * (1 - gaussian.beta(1 / CANDIDATES, mu)):.1f} %"

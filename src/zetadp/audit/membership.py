@@ -47,15 +47,15 @@ from zetadp.accounting.threat import Audience, NoiseSource
 from zetadp.audit.detection import FALSE_ALARM, Claim, Errors
 from zetadp.audit.settings import NODES, MembershipSettings
 from zetadp.audit.trainings import attacked_run, scratch_folder
-from zetadp.base.epsilon import UNCLIPPED, Target, epsilon_value, rounded_up
+from zetadp.base.epsilon import Target, rounded_up
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.runfolder import RunFolder
+from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.validation import UserError, in_range
 from zetadp.base.workflow import PROGRESS
 from zetadp.nn.models import NetworkSettings
 from zetadp.training.evaluation import outputs_of
 from zetadp.training.partition import node_name
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
@@ -102,7 +102,7 @@ def arms(
     def plan(target: Target, rounds: int, noise_multiplier: float = 0.0) -> Plan:
         constants = (size, settings.sampling_probability * size, noise_multiplier)
         return Plan(
-            run=RunName(network.family, "federated", target.label, settings.seed),
+            run=RunName(network.family, "federated", target, settings.seed),
             network=network,
             training=TrainingSettings(
                 rounds=rounds,
@@ -115,9 +115,9 @@ def arms(
         )
 
     return {
-        f"private, epsilon {settings.epsilon:g}": plan(Target(settings.epsilon, delta), settings.rounds, sigma),
-        "clipped, no noise": plan(Target(math.inf, delta), settings.rounds),
-        "unclipped, overfitted": plan(Target(math.inf, delta, clipped=False), settings.rounds * settings.overfitted),
+        f"private, epsilon {settings.epsilon:g}": plan(Target(settings.epsilon), settings.rounds, sigma),
+        "clipped, no noise": plan(Target(math.inf), settings.rounds),
+        "unclipped, overfitted": plan(Target(math.inf, clipped=False), settings.rounds * settings.overfitted),
     }
 
 
@@ -203,8 +203,8 @@ class Attack:
 
     Attributes
     ----------
-    arm, epsilon
-        Name of the arm, and the epsilon of its runs as in `RunName`.
+    arm, target
+        Name of the arm, and the target of its runs.
     patient
         Position of the attacked patient.
     scores_out, scores_in
@@ -216,7 +216,7 @@ class Attack:
     """
 
     arm: str
-    epsilon: str
+    target: Target
     patient: int
     scores_out: np.ndarray
     scores_in: np.ndarray
@@ -271,7 +271,7 @@ def audit_membership(
             float(attacked.accuracy[mask].mean()) for mask in (attacked.members, ~attacked.members)
         )
         both = scores[~inside], scores[inside]
-        results.append(Attack(arm, plan.run.epsilon, patient, *both, of_members, of_others, band))
+        results.append(Attack(arm, plan.target, patient, *both, of_members, of_others, band))
     return results, claims
 
 
@@ -304,7 +304,7 @@ def likelihood_ratios(shadow: Models, confidence: np.ndarray, patient: int) -> n
 
 def refutation(attacks: Sequence[Attack], claims: dict[str, Claim], path: Path) -> str | None:
     """Return a message if an attack refutes a claim, or if the attack on the unclipped arm fails; else None."""
-    private = next(attack for attack in attacks if math.isfinite(epsilon_value(attack.epsilon)))
+    private = next(attack for attack in attacks if attack.target.private)
     for audience in AUDIENCES:
         if private.leaves(audience):
             epsilon = f"epsilon {rounded_up(claims[audience].epsilon, 3)} at delta {claims[audience].delta:g}"
@@ -313,7 +313,7 @@ def refutation(attacks: Sequence[Attack], claims: dict[str, Claim], path: Path) 
                 f"claim against the {audience} ({epsilon}), found more in {path}. Do not release models of this code: "
                 "look for the fault in sampling, clipping, noise or accounting."
             )
-    open_book = next(attack for attack in attacks if attack.epsilon == UNCLIPPED)
+    open_book = next(attack for attack in attacks if not attack.target.clipped)
     if not open_book.leaves("server"):
         return (
             f"Membership inference proves nothing here: expected the arm {open_book.arm!r} to leave the region of "

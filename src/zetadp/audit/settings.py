@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from zetadp.accounting.threat import NOISE_SOURCES, NoiseSource
-from zetadp.base.epsilon import Epsilons
+from zetadp.base.epsilon import Target
 from zetadp.base.validation import Checked, Count, Filled, OneOf, Positive, Seed, Within, check_fields
 
 LEAST_TRIALS = 50
@@ -108,7 +109,7 @@ class InvertedMessage:
     network: str
     patients: Count = 1
     images: Annotated[int, Within(ge=1, le=80)] = 1
-    epsilons: Epsilons = field(default_factory=lambda: ["inf"])
+    epsilons: Annotated[list[Target], Filled()] = field(default_factory=lambda: [Target(math.inf)])
     objectives: Annotated[list[Annotated[str, OneOf(("cosine", "euclidean"))]], Filled()] = field(
         default_factory=lambda: ["cosine"]
     )

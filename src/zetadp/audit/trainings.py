@@ -55,8 +55,9 @@ from zetadp.accounting.composition import Exposure
 from zetadp.accounting.kinds import NoisySum, sampled_loss
 from zetadp.accounting.threat import NOISE_SOURCES, NoiseSource
 from zetadp.audit.detection import FALSE_ALARM, Claim, Errors, count_errors
+from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.runfolder import RunFolder
+from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import Checked, Count, OneOf, Positive, Share
 from zetadp.base.workflow import PROGRESS, only_errors
@@ -64,7 +65,7 @@ from zetadp.nn.models import build
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import Trained, train
-from zetadp.training.plan import HEAD, NodeConstants, Plan, RunName
+from zetadp.training.plan import HEAD, NodeConstants, Plan
 from zetadp.training.progress import OF_TRAINING
 from zetadp.training.records import LabelledItems, items_of
 from zetadp.training.server import Server
@@ -146,7 +147,7 @@ class Audited(Checked):
         """Return the plan of a run with this number of nodes; ``part`` distinguishes the runs of one audit."""
         expected = self.probability * self.population
         return Plan(
-            run=RunName("audit", "federated", "inf", (self.seed * 1_000_003 + part) % 2**63),
+            run=RunName("audit", "federated", Target(math.inf), (self.seed * 1_000_003 + part) % 2**63),
             network=HEAD,
             training=TrainingSettings(
                 rounds=self.rounds,

@@ -1,16 +1,15 @@
-"""What a run may cost, as a value and as the text that names runs; guarantees are rounded up, never down."""
+"""What a run may cost, as a value; guarantees as text, rounded up and never down."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
-from typing import Annotated, Any
+from functools import total_ordering
+from typing import Annotated, Any, Self
 
-from zetadp.base.validation import Checked, Filled, RefusedValueError, UserError, Within
+from zetadp.base.validation import RefusedValueError, UserError, Within
 
-UNCLIPPED = "unclipped"
-"""Label of a run without clipping and without noise."""
 CONSENT = "I know that this protects nobody"
 """Sentence that a user must write to train without noise on real patients."""
 SMALLEST_DELTA = 1e-10
@@ -18,54 +17,7 @@ SMALLEST_DELTA = 1e-10
 USELESS = 1000
 """Largest epsilon of a person that is a guarantee of any use."""
 
-
-def epsilon_value(label: str | float) -> float:
-    """Return epsilon as a number; ``"inf"`` (clipped, no noise) and ``"unclipped"`` (neither) are infinity.
-
-    Raises
-    ------
-    UserError
-        If the label is neither of the two nor a number above zero.
-    """
-    if label == UNCLIPPED:
-        return math.inf
-    try:
-        value = float(label)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise UserError(f"Expected epsilon above zero, inf or unclipped, found {label!r}.")
-    return value
-
-
-def epsilon_label(value: str | float) -> str:
-    """Return the spelling of epsilon that tables and names of folders use: six digits, never above its value.
-
-    Examples
-    --------
-    >>> [epsilon_label(value) for value in ("1.0", 0.5, 1e6, 1.2345678, "inf", "unclipped")]
-    ['1', '0.5', '1e06', '1.23456', 'inf', 'unclipped']
-    """
-    if value == UNCLIPPED:
-        return UNCLIPPED
-    number = epsilon_value(value)
-    label = f"{number:g}"
-    return (label if float(label) <= number else f"{number * (1 - 1e-5):g}").replace("+", "")
-
-
-def epsilon_order(label: str) -> tuple[float, bool]:
-    """Return the key that sorts epsilons: by size, then infinity, then unclipped."""
-    return epsilon_value(label), label == UNCLIPPED
-
-
-def epsilon_shown(label: str) -> str:
-    """Return epsilon as tables and figures print it: ``"∞"`` for infinity."""
-    return "∞" if label == "inf" else label
-
-
-def epsilon_named(label: str) -> str:
-    """Return the name of an epsilon in tables, cards and figures: ``"ε = 3"``, ``"ε = ∞"`` or ``"unclipped"``."""
-    return label if label == UNCLIPPED else f"ε = {epsilon_shown(label)}"
+_UNCLIPPED = "unclipped"
 
 
 def rounded_up(value: float | str, digits: int = 4) -> str:
@@ -117,113 +69,126 @@ def describe_guarantee(value: float | str) -> str:
     return f"{rounded_up(value)} (no useful guarantee)" if float(value) > USELESS else rounded_up(value)
 
 
-class AsEpsilon:
-    """Type of an epsilon in settings: a number above zero, inf or unclipped, which becomes its standard text."""
-
-    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
-        """Raise ``ValueError`` unless the value is an epsilon."""
-        try:
-            self.label(value)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
-        """Return the schema of the text."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(self.label)
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
-        """Return the JSON schema, for editors."""
-        return {"type": ["number", "string"]}
-
-    @staticmethod
-    def label(value: Any) -> str:  # noqa: ANN401  (a user may give anything)
-        """Return the text of an epsilon."""
-        try:
-            return epsilon_label(value)
-        except (UserError, TypeError) as error:
-            raise ValueError(str(error)) from error
+_DELTAS = Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)
+Delta = Annotated[float, _DELTAS]
 
 
-class SpeltAsEpsilon(AsEpsilon):
-    """The one text of an epsilon, which parts of names are."""
+def check_delta(delta: float, people: int) -> None:
+    """Refuse a delta out of range or above 1 / people: a release of one of so many people as a whole would meet it.
 
-    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
-        """Raise ``ValueError`` for another spelling."""
-        super().check(name, value)
-        if not isinstance(value, str) or self.label(value) != value:
-            raise ValueError(f"Expected {name} as the text {self.label(value)!r}, found {value!r}.")
-
-
-EpsilonLabel = Annotated[str, SpeltAsEpsilon()]
-Epsilons = Annotated[list[Annotated[str, AsEpsilon()]], Filled()]
-Delta = Annotated[float, Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)]
+    Raises
+    ------
+    ValueError, UserError
+        If it is; the error's key is ``delta``.
+    """
+    _DELTAS.check("delta", delta)
+    if delta * people > 1:
+        raise UserError(f"Expected delta of at most 1 / {people}, the number of patients, found {delta:g}.", "delta")
 
 
+@total_ordering
 @dataclass(frozen=True)
-class Target(Checked):
-    """What a run may cost one unit, and whether it clips.
+class Target:
+    """What a run may cost one unit at its delta, and whether it clips.
 
-    There are three kinds: an epsilon with its delta; an infinite epsilon, for a run that clips and adds no noise; and
-    one that is not even clipped. Names of runs hold a target as a text, which `label` makes and `named` reads.
+    There are three kinds: an epsilon; an infinite epsilon, for a run that clips and adds no noise; and one that is not
+    even clipped. They are sorted in this order. Files, folders and tables hold a target as a text: `str` makes it, and
+    `named` and `read` read it.
 
     Attributes
     ----------
     epsilon
-        Epsilon; infinite without noise.
-    delta
-        The delta at which it holds.
+        Epsilon; infinite without noise. It is rounded down to the six digits of the text, so both are equal.
     clipped
         Whether contributions are clipped. What is not clipped cannot be hidden by noise.
 
     Raises
     ------
     ValueError
-        If delta or epsilon is out of range, or epsilon is finite without clipping.
+        If epsilon is not above zero, or is finite without clipping.
 
     Examples
     --------
-    >>> [Target.named(label, 1e-3).label for label in ("8", "inf", "unclipped")]
-    ['8', 'inf', 'unclipped']
+    >>> [str(Target.read(value)) for value in ("1.0", 0.5, 1e6, 1.2345678, "inf", "unclipped")]
+    ['1', '0.5', '1e06', '1.23456', 'inf', 'unclipped']
     """
 
     epsilon: float
-    delta: Delta
     clipped: bool = True
 
     def __post_init__(self) -> None:
-        """Check both numbers, and that they agree with the clipping."""
-        super().__post_init__()
+        """Check epsilon, and that it agrees with the clipping."""
         if not self.epsilon > 0:
             raise RefusedValueError("epsilon", "above zero", self.epsilon)
         if self.private and not self.clipped:
             raise RefusedValueError("epsilon", "to be infinite without clipping", self.epsilon)
+        rounded = float(f"{self.epsilon:g}")
+        below = rounded if rounded <= self.epsilon else float(f"{self.epsilon * (1 - 1e-5):g}")
+        object.__setattr__(self, "epsilon", below)
+
+    def __lt__(self, other: Target) -> bool:
+        return (self.epsilon, not self.clipped) < (other.epsilon, not other.clipped)
+
+    def __str__(self) -> str:
+        return f"{self.epsilon:g}".replace("+", "") if self.clipped else _UNCLIPPED
 
     @classmethod
-    def named(cls, label: str, delta: float) -> Target:
-        """Return the target that a part of a run's name stands for, at a delta."""
-        return cls(epsilon_value(label), delta, clipped=label != UNCLIPPED)
-
-    @property
-    def label(self) -> str:
-        """The target's part of a run's name; the number in it is at most epsilon."""
-        return epsilon_label(self.epsilon) if self.clipped else UNCLIPPED
-
-    def check_population(self, people: int) -> None:
-        """Refuse a delta above 1 / number of people: a release of one whole person in such a number would meet it.
+    def read(cls, value: Any) -> Self:  # noqa: ANN401  (a user may give anything)
+        """Return the target that a user writes: a number in any spelling, ``inf`` or ``unclipped``.
 
         Raises
         ------
         UserError
-            If it is above; its key is ``delta``.
+            If it is something else.
         """
-        if self.delta * people > 1:
-            raise UserError(
-                f"Expected delta of at most 1 / {people}, the number of patients, found {self.delta:g}.", "delta"
-            )
+        try:
+            return cls(math.inf, clipped=False) if value == _UNCLIPPED else cls(float(value))
+        except (OverflowError, TypeError, ValueError) as error:
+            raise UserError(f"Expected epsilon above zero, inf or unclipped, found {value!r}.") from error
+
+    @classmethod
+    def named(cls, text: Any) -> Self:  # noqa: ANN401  (a file may hold anything)
+        """Return the target of a text that `str` has made.
+
+        Raises
+        ------
+        UserError
+            If it is something else, also another spelling of an epsilon.
+        """
+        target = cls.read(text)
+        if text != str(target):
+            raise UserError(f"Expected epsilon as the text {str(target)!r}, found {text!r}.")
+        return target
 
     @property
     def private(self) -> bool:
         """Whether an epsilon is promised, so that the run needs noise."""
         return math.isfinite(self.epsilon)
+
+    @property
+    def short(self) -> str:
+        """The target as axes of figures print it: its text, or ``"∞"``."""
+        return "∞" if self.clipped and not self.private else str(self)
+
+    @property
+    def title(self) -> str:
+        """The target as tables, cards and figures print it: ``"ε = 3"``, ``"ε = ∞"`` or ``"unclipped"``."""
+        return f"ε = {self.short}" if self.clipped else str(self)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return the schema of what `read` reads."""
+        from pydantic_core import core_schema
+
+        def read(value: Any) -> Target:  # noqa: ANN401  (a user may give anything)
+            try:
+                return cls.read(value)
+            except UserError as error:
+                raise ValueError(str(error)) from error
+
+        return core_schema.no_info_plain_validator_function(read)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return the JSON schema, for editors."""
+        return {"type": ["number", "string"]}

@@ -17,6 +17,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
+from zetadp.base.epsilon import Target
 from zetadp.base.strict_yaml import distinct, parse_yaml
 from zetadp.base.validation import UserError, did_you_mean, shown
 
@@ -238,8 +239,12 @@ def _default_lists(kind: Any) -> dict[str, dict[str, list[Any]]]:  # noqa: ANN40
         for field in fields(owner) if is_dataclass(owner) else ():
             default = None if field.default_factory is MISSING else field.default_factory()
             if isinstance(default, list | tuple):
-                lists[field.name] = json.loads(json.dumps(default, default=vars))
+                lists[field.name] = json.loads(json.dumps(default, default=_as_written))
     return defaults
+
+
+def _as_written(value: Any) -> Any:  # noqa: ANN401  (any settings)
+    return str(value) if isinstance(value, Target) else vars(value)
 
 
 def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401  (any type)

@@ -1,17 +1,80 @@
-"""The folder of a run: the names of its files, its path in an experiment, and the way to its live ledger."""
+"""The name of a run, and its folder: the names of its files, its path in an experiment, the way to its live ledger."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
+from zetadp.base.epsilon import Target
 from zetadp.base.storage import content_hash, read_json, write_json
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Seed, UserError, check_fields, checked_name
 
 RUN_PATH = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
 """Path of a run of the pipeline in the folder of its experiment."""
 _NAMED = re.compile(r".*/(?P<network>[^/]+)/(?P<arm>[^/]+)/eps-(?P<epsilon>[^/]+)/seed-(?P<seed>\d+)")
+
+
+@dataclass(frozen=True, order=True)
+class RunName:
+    """Name of a run within an experiment.
+
+    Attributes
+    ----------
+    network, arm
+        Names of sections of the configuration.
+    target
+        What the run may cost one unit.
+    seed
+        Seed of the starting weights and, with all that defines the run, of sampling and noise.
+    """
+
+    network: str
+    arm: str
+    target: Target
+    seed: Seed
+
+    def __post_init__(self) -> None:
+        """Check the name: parts of it become names of files and are printed."""
+        for part in ("network", "arm"):
+            checked_name(getattr(self, part), f"the run's {part}")
+        check_fields(self)
+
+    def __str__(self) -> str:
+        return f"{self.network} {self.arm} eps-{self.target} seed-{self.seed}"
+
+    @property
+    def label(self) -> str:
+        """The name in file names."""
+        return str(self).replace(" ", "-")
+
+    @property
+    def folder(self) -> str:
+        """Path of the run's folder in that of its experiment."""
+        return RUN_PATH.format(**self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the name as plans, ledgers and results hold it, and as wildcards of the workflow."""
+        return {"network": self.network, "arm": self.arm, "epsilon": str(self.target), "seed": self.seed}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read a name that `to_json` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, UserError
+            If a key is missing or unknown, or a value is not one that `to_json` writes.
+        """
+        given = dict(content)
+        return cls(target=Target.named(given.pop("epsilon")), **given)
+
+    @classmethod
+    def of_texts(cls, *, network: str, arm: str, epsilon: str, seed: str) -> Self:
+        """Return the name whose parts a path or wildcards hold; raise `UserError` for another epsilon or name."""
+        return cls(network, arm, Target.named(epsilon), int(seed))
 
 
 class _File:
@@ -79,10 +142,18 @@ class RunFolder:
         write_json(self.seal, {"format": 1, "files": hashes})
 
     @property
-    def run_name(self) -> dict[str, str]:
-        """Network, arm, epsilon and seed in the path of a run of the pipeline; empty for other folders."""
+    def run_name(self) -> RunName | None:
+        """The name of a run of the pipeline, which its path holds; None for other folders.
+
+        Raises
+        ------
+        UserError
+            If a part of the path cannot name a run.
+        """
         match = _NAMED.fullmatch(self.path.resolve().as_posix())
-        return match.groupdict() if match else {}
+        if match is None:
+            return None
+        return RunName.of_texts(**match.groupdict())
 
     @property
     def experiment(self) -> Path | None:

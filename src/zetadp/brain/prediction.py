@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.accounting.threat import NoiseSource
-from zetadp.base.epsilon import epsilon_shown, epsilon_value, rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
 from zetadp.brain.images import PUBLIC_FEATURES as FILE
@@ -145,8 +145,8 @@ def describe_origin(model: FinishedModel) -> str:
     about = model.trained_on
     if about is None:
         return "The file of the model does not say what it was trained on."
-    epsilon, remark = epsilon_value(about.epsilon), ""
-    spent = single = epsilon_shown(about.epsilon)
+    epsilon, remark = about.target.epsilon, ""
+    spent = single = about.target.short
     if about.attempts > 1:  # all together lead, as on every page about a run
         epsilon = math.inf if about.spent is None else about.spent
         spent = rounded_up(epsilon)

@@ -88,18 +88,18 @@ def plan(
     zetadp federation plan federation.yaml --network pretrained --epsilon 8
     zetadp federation plan config.yaml over.yaml --network complex --epsilon 3 --output plan.json
     """
-    from zetadp.base.epsilon import epsilon_label
+    from zetadp.base.epsilon import Target
+    from zetadp.base.runfolder import RunName
     from zetadp.config.load import load_config, read_overlaid
     from zetadp.nn.backbone import load_backbone, shipped_backbone
-    from zetadp.training.plan import RunName
     from zetadp.training.pretrained import with_public
     from zetadp.training.promise import make_plan, promise_of
 
     config = load_config(_without_patients(read_overlaid(configuration)))
-    run = RunName(network, arm, epsilon_label(epsilon), seed)
+    run = RunName(network, arm, Target.read(epsilon), seed)
     federated = [candidate for candidate in config.run_names if config.threat(candidate.arm) != "central"]
     if run not in federated:
-        known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
+        known = "; ".join(f"{r.network} {r.arm} {r.target} {r.seed}" for r in federated)
         name = f"{run.network} {run.arm} {epsilon} {run.seed}"
         raise UserError(f"Expected a federated run of the configuration ({known}), found {name}.")
     planned = make_plan(config.plan(run))

@@ -125,8 +125,8 @@ def risk(
         raise UserError(f"Expected the folder of a run, or a ledger, found a folder of ledgers in {source}.")
     run, evidence = RunFolder(source), Evidence()
     facts = read_json(run.privacy) if run.privacy.is_file() else {}
-    if run.experiment is not None:
-        evidence = Evidence.of((run.experiment / "audit").glob("*"), run.run_name["network"])
+    if run.experiment is not None and run.run_name is not None:
+        evidence = Evidence.of((run.experiment / "audit").glob("*"), run.run_name.network)
     folder = output or (source if source.is_dir() else ledger.parent)
     risk_of_run = Risk.of(ledger, name=facts.get("name"))
     write_risk(risk_of_run, folder, str(ledger), evidence)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar, cast
 from zetadp.accounting.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import Count, Device, Filled, OneOf, UserError
 from zetadp.brain.task import Slices
 from zetadp.config.sections import (
@@ -31,7 +32,7 @@ from zetadp.config.sections import (
 )
 from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
 from zetadp.training.partition import PartitionSettings, node_name, node_sizes
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
 from zetadp.training.task import settings_class, task_of
 
@@ -214,11 +215,10 @@ class Config:
         if network.estimator == MIXED_ROWS:
             from zetadp.own.rows import mixed_as  # takes long to import
 
-            target = run.target(self.privacy.delta)
             mixing = dict(training_of_network.get("mixing", {}))
             rows, expected = mixed_as(
-                target.epsilon,
-                target.delta,
+                run.target.epsilon,
+                self.privacy.delta,
                 sizes,
                 rows=mixing.get("rows"),
                 degree=mixing.pop("degree", None),
@@ -261,7 +261,7 @@ class Config:
         if not self.cohort.real:
             return ""
         trainings = f"{len(runs)} training{'s' if len(runs) > 1 else ''} on real patients (cohort {self.cohort.name})"
-        epsilon = math.fsum(run.target(self.privacy.delta).epsilon for run in runs)
+        epsilon = math.fsum(run.target.epsilon for run in runs)
         delta = len(runs) * self.privacy.delta
         cost = f"at most epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} for one {self.cohort.unit}"
         if not (math.isfinite(epsilon) and delta < 1):

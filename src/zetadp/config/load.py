@@ -225,7 +225,7 @@ def _trainings(cohort: CohortSection, privacy: Privacy, runs: Sequence[Block]) -
             f"runs: expected {privacy.trainings} on real patients, as privacy.trainings says; found {len(run_names)}. "
             f"Each of them costs the same patients again. Choose fewer, or write privacy.trainings: {len(run_names)}."
         )
-    without_noise = [run.epsilon for run in run_names if not run.target(privacy.delta).private]
+    without_noise = [run.target for run in run_names if not run.target.private]
     if without_noise and privacy.without_noise is None:
         yield (
             f"privacy.without_noise: expected the sentence '{CONSENT}' for runs with epsilon {without_noise[0]} on "

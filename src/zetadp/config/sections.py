@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 from typing_extensions import TypedDict
 
 from zetadp.accounting.threat import MASKED_SUMS, NOISE_SOURCES, NoiseSource, Sums, Threat
-from zetadp.base.epsilon import CONSENT, Delta, Epsilons
+from zetadp.base.epsilon import CONSENT, Delta, Target
 from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
 from zetadp.nn.settings import AT_ONCE, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.phantom.settings import Simulated
@@ -405,5 +405,5 @@ class Block:
 
     networks: Names
     arms: Names
-    epsilons: Epsilons
+    epsilons: Annotated[list[Target], Filled()]
     seeds: Annotated[list[Seed], Filled()]

@@ -9,7 +9,8 @@ import pandas as pd
 
 from zetadp.account.statement import account_run
 from zetadp.accounting.threat import MASKED_SUMS, NoiseSource, Sums
-from zetadp.base.runfolder import RunFolder
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.hospitals.kit import invitation
@@ -21,13 +22,13 @@ from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated
 from zetadp.training.checkpoint import RunFiles
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.pretrained import with_public
 from zetadp.training.promise import make_plan
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
 HOSPITALS, PATIENTS, WATCHED = 3, 12, 6
-EPSILON, DELTA, ROUNDS, SPARE = "8", 1e-3, 10, 2
+EPSILON, DELTA, ROUNDS, SPARE = Target(8), 1e-3, 10, 2
 ANSWER_SECONDS = 0.5
 """Answers leave at multiples of this, as between real hospitals; a round of the demonstration is shorter."""
 

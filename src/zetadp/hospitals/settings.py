@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -207,7 +207,7 @@ class ServerSettings(SiteSettings):
         UserError
             If the ledger is that of another run, or the model is there and does not come from this ledger.
         """
-        run = asdict(self.agreed[0].run)
+        run = self.agreed[0].run.to_json()
         attempts = read_ledger(self.ledger_file) if self.ledger_file.exists() else []
         if attempts and (recorded := attempts[-1].declaration.run) != run:
             raise UserError(

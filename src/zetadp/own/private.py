@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from zetadp.accounting.threat import NoiseSource
-from zetadp.base.epsilon import CONSENT, USELESS, Target
+from zetadp.base.epsilon import CONSENT, USELESS, Target, check_delta
+from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import RefusedValueError, UserError, Within, checked_name, whole
 from zetadp.nn.settings import NetworkSettings
@@ -26,7 +27,7 @@ from zetadp.training.assembly import Assembly
 from zetadp.training.independence import checked_phase
 from zetadp.training.networks import check_own, check_storable, uncompiled
 from zetadp.training.optimisers import recipe_of
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import make_plan
 from zetadp.training.public import Public
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
@@ -179,11 +180,11 @@ def private(
     )
     sizes, people = records.holders, public.people
     plan = Plan(
-        RunName(own_folder.name, "private", target.label, int(seed or 0)),
+        RunName(own_folder.name, "private", target, int(seed or 0)),
         NetworkSettings("own"),
         training,
         tuple(NodeConstants(name, size, public.per_round * size / people) for name, size in sizes.items()),
-        delta=target.delta,
+        delta=float(delta),
         task=described(chosen),
     )
     plan = make_plan(plan)
@@ -238,8 +239,8 @@ def target_of(epsilon: float, delta: float, people: int, seed: int | None, witho
     """Return the target of a run. Refuse one that cannot be kept or would say nothing, and a seed that is not one."""
     check_reals(epsilon=epsilon, delta=delta)
     try:
-        target = Target(float(epsilon), float(delta))
-        target.check_population(people)
+        target = Target(float(epsilon))
+        check_delta(delta, people)
     except (RefusedValueError, UserError) as error:
         raise UserError(f"{error.key}: {error}") from error
     if not (1 / USELESS <= epsilon <= USELESS or epsilon == math.inf):

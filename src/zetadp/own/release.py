@@ -18,6 +18,7 @@ from zetadp.account.budget import Cap
 from zetadp.account.ledger import check_ledger_name, read_ledger
 from zetadp.account.statement import Statement, last_statement
 from zetadp.accounting.threat import CENTRAL_HOLDER, NoiseSource
+from zetadp.base.runfolder import RunName
 from zetadp.base.storage import check_writable, private_files
 from zetadp.base.validation import RefusedValueError, UserError, Within, check_fields, checked_path
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
@@ -29,7 +30,7 @@ from zetadp.own.rows import check_name, mixed_as, usual_rows, write_release
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import make_plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import MixingSettings, TrainingSettings
@@ -117,7 +118,7 @@ def release_plan(epsilon: float, delta: float, public: Mixing, *, seed: int | No
     target = target_of(epsilon, delta, people, seed)
     with _by_argument():
         _, (degree,) = mixed_as(
-            target.epsilon, target.delta, [people], rows=public.rows, degree=public.degree, active=public.active
+            target.epsilon, float(delta), [people], rows=public.rows, degree=public.degree, active=public.active
         )
         training = TrainingSettings(
             1,
@@ -128,11 +129,11 @@ def release_plan(epsilon: float, delta: float, public: Mixing, *, seed: int | No
             mixing=public.settings(real=real),
         )
         plan = Plan(
-            RunName("release", CENTRAL_HOLDER, target.label, int(seed or 0)),
+            RunName("release", CENTRAL_HOLDER, target, int(seed or 0)),
             NetworkSettings("head", "features"),
             training,
             (NodeConstants(CENTRAL_HOLDER, people, degree),),
-            delta=target.delta,
+            delta=float(delta),
             task={"name": "classification", "classes": int(public.classes)},
             threat="central",
         )
@@ -227,7 +228,7 @@ def release_records(
     limit = None if cap is None else Cap(cap, plan.delta)
     together, before = spent_with(plan, ledger, limit)
     earlier = "" if together is None else with_earlier(together, before)
-    sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.target.label}, delta {plan.delta:g}{earlier}.\n")
+    sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.target}, delta {plan.delta:g}{earlier}.\n")
     files = RunFiles(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zetadp.accounting.threat import MASKED_SUMS, arm_shown
-from zetadp.base.epsilon import epsilon_named, epsilon_order, epsilon_shown, epsilon_value
+from zetadp.base.epsilon import Target
 from zetadp.report.figurestyle import (
     GREY,
     SMALL,
@@ -101,9 +101,9 @@ def accuracy_against_epsilon(
         for number, (label, rows) in enumerate(curves.items()):
             shift = 0.008 * width * (number - (len(curves) - 1) / 2)  # keeps bars apart
             _draw_curve(
-                panel, rows, {epsilon: position + shift for epsilon, position in positions.items()}, label, number
+                panel, rows, {target: position + shift for target, position in positions.items()}, label, number
             )
-        panel.set_xticks(list(positions.values()), [epsilon_shown(epsilon) for epsilon in positions])
+        panel.set_xticks(list(positions.values()), [target.short for target in positions])
         panel.set_xlim(min(positions.values()) - 0.15, max(positions.values()) + 0.15)
         step = 20 if span > 50 else 10 if span > 25 else 5
         panel.set_yticks(range(step * math.ceil(lowest / step), highest + 1, step))
@@ -136,21 +136,21 @@ def compare_networks(
     """
     not_empty(table)
     selected = _select_networks(table, networks)
-    rows, epsilons = _row_labels(selected), sorted(set(selected["epsilon"]), key=epsilon_order)
+    rows, targets = _row_labels(selected), sorted(set(selected["epsilon"]))
     heights = {cell: height for height, cell in enumerate(rows)}
-    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.65, len(epsilons)))
+    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.65, len(targets)))
     metric = metric_shown(table["metric"].iloc[0])
     with figure_style():
-        figure, (panel,) = panel_grid(1, 1, 0.7 + max(0.4, 0.12 * len(epsilons)) * len(rows))
+        figure, (panel,) = panel_grid(1, 1, 0.7 + max(0.4, 0.12 * len(targets)) * len(rows))
         started = selected.dropna(subset=["public_start"]).drop_duplicates(["network", "arm"])
         if len(started):
             start_heights = _row_heights(started, heights)
             panel.plot(started["public_start"], start_heights, "|", markersize=15, mew=1.5, color=_TEXT, label=PUBLIC)
-        for number, (epsilon, shade) in enumerate(zip(epsilons, shades, strict=True)):
-            group = selected[selected["epsilon"] == epsilon]
-            shift = min(0.16, 0.7 / len(epsilons)) * (number - (len(epsilons) - 1) / 2)  # keeps bars apart
-            look = {**line_look(number), "color": shade, "linestyle": "none", "label": epsilon_named(epsilon)}
-            if math.isinf(epsilon_value(epsilon)):
+        for number, (target, shade) in enumerate(zip(targets, shades, strict=True)):
+            group = selected[selected["epsilon"] == target]
+            shift = min(0.16, 0.7 / len(targets)) * (number - (len(targets) - 1) / 2)  # keeps bars apart
+            look = {**line_look(number), "color": shade, "linestyle": "none", "label": target.title}
+            if not target.private:
                 look["markerfacecolor"] = "white"
             shifted = [height + shift for height in _row_heights(group, heights)]
             panel.errorbar(group["mean"], shifted, xerr=_bars(group), capsize=2, **look)
@@ -163,7 +163,7 @@ def compare_networks(
         panel.grid(axis="x", color=_GRID, linewidth=0.6)
         panel.set_xlabel(f"test {metric} in %")
         set_title(figure, f"{metric[:1].upper()}{metric[1:]} of {'other ' if networks else ''}networks, {cohort}")
-        meaning = "; ".join(filter(None, (guarantee_shown(selected), without_noise_shown(epsilons))))
+        meaning = "; ".join(filter(None, (guarantee_shown(selected), without_noise_shown(targets))))
         set_legend(figure, [panel], _describe_marks(selected), meaning)
     return figure
 
@@ -195,14 +195,12 @@ def _title_subject(table: pd.DataFrame, curves: Mapping[str, pd.DataFrame]) -> s
     return f" of network {next(iter(network_names.values()))}{curve}"
 
 
-def _axis_positions(epsilons: Iterable[str]) -> dict[str, float]:
-    """Return the position of each epsilon on the axis: its logarithm, then infinity, then runs without clipping."""
-    ordered = sorted(set(epsilons), key=epsilon_order)
-    positions = {
-        epsilon: math.log10(epsilon_value(epsilon)) for epsilon in ordered if math.isfinite(epsilon_value(epsilon))
-    }
-    for epsilon in ordered[len(positions) :]:
-        positions[epsilon] = max(positions.values(), default=-_GAP) + _GAP
+def _axis_positions(targets: Iterable[Target]) -> dict[Target, float]:
+    """Return the position of each target on the axis: its logarithm, then infinity, then runs without clipping."""
+    ordered = sorted(set(targets))
+    positions = {target: math.log10(target.epsilon) for target in ordered if target.private}
+    for target in ordered[len(positions) :]:
+        positions[target] = max(positions.values(), default=-_GAP) + _GAP
     return positions
 
 
@@ -221,7 +219,7 @@ def _axis_limits(values: Iterable[float]) -> tuple[int, int]:
     return (below, min(above, 100)) if below >= 50 else (0, 100)
 
 
-def _draw_curve(panel: Axes, rows: pd.DataFrame, positions: Mapping[str, float], label: str, number: int) -> None:
+def _draw_curve(panel: Axes, rows: pd.DataFrame, positions: Mapping[Target, float], label: str, number: int) -> None:
     """Draw a curve through the finite epsilons, and hollow marks for runs without noise."""
     look, private = line_look(number), private_rows(rows)
     free, hollow = rows.drop(private.index), {**look, "markerfacecolor": "white", "linestyle": "none"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -127,7 +126,7 @@ def _measure(
         run.metrics,
         task.summarise(tested)
         | {
-            "run": asdict(plan.run),
+            "run": plan.run.to_json(),
             "task": finished.task_name,
             "node_metric": nodes,
             **public,

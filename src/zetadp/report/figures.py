@@ -6,7 +6,9 @@ are on held-out patients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -17,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from zetadp.base.epsilon import epsilon_named, epsilon_order
+from zetadp.base.epsilon import Target
 from zetadp.report.figurestyle import (
     GREY,
     SMALL,
@@ -41,7 +43,7 @@ from zetadp.report.figurestyle import (
 from zetadp.report.provenance import Cohort
 from zetadp.report.tables import CELL, chance_named, holders, metric_shown, not_empty
 
-Cell = tuple[str, str, str]
+Cell = tuple[str, str, Target]
 MAX_MATRICES = 12
 MANY_CLASSES = 6
 """Largest number of classes for which the fields of a matrix have room for two numbers."""
@@ -64,20 +66,20 @@ def training_curves(histories: pd.DataFrame, cohort: Cohort, *, chance: float | 
     Figure with means over seeds and, if there are several seeds, bands of one standard deviation to either side.
     """
     not_empty(histories)
-    epsilons = sorted(histories["epsilon"].unique(), key=epsilon_order)
+    targets = sorted(histories["epsilon"].unique())
     with figure_style():
         # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
-        shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.8, len(epsilons)))
+        shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.8, len(targets)))
         arm_names, network_names = arms_shown(histories), networks_shown(histories)
         cells = list(histories.groupby(["network", "arm"], sort=False))
         columns = columns_for(len(cells))
         figure, panels = panel_grid(len(cells), columns, 3.1)
         for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
             name_panel(panel, f"network {network_names[str(network)]}, {arm_names[str(arm)]}", columns)
-            for index, epsilon in enumerate(epsilons):
-                run = cell[cell["epsilon"] == epsilon].dropna(subset=["value"])
+            for index, target in enumerate(targets):
+                run = cell[cell["epsilon"] == target].dropna(subset=["value"])
                 if not run.empty:
-                    _draw_curve(panel, run, epsilon_named(epsilon), index, shades[index])
+                    _draw_curve(panel, run, target.title, index, shades[index])
             draw_chance(panel, chance)
             percent_axis(panel)
             panel.set_xlim(left=0)
@@ -86,7 +88,7 @@ def training_curves(histories: pd.DataFrame, cohort: Cohort, *, chance: float | 
         set_title(figure, f"Training, {cohort}")
         seeds = histories.groupby(["network", "arm", "epsilon"])["seed"].nunique()
         meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
-        set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons))
+        set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(targets))
     return figure
 
 
@@ -116,31 +118,29 @@ def confusion_matrices(runs: pd.DataFrame, cohort: Cohort) -> Figure:
     smallest epsilons, at the same epsilon of the most accurate networks. A note names the others.
     """
     not_empty(runs)
-    accuracy = runs.groupby(CELL, sort=False)["value"].mean()
+    accuracy: dict[Any, float] = runs.groupby(CELL, sort=False)["value"].mean().to_dict()
     without_noise = max(
-        (cell for cell in accuracy.index if cell[2] == "inf"), key=lambda cell: accuracy[cell], default=""
+        (cell for cell in accuracy if cell[2] == Target(math.inf)), key=lambda cell: accuracy[cell], default=""
     )
-    ranked: list[Cell] = sorted(
-        accuracy.index, key=lambda cell: (cell != without_noise, epsilon_order(cell[2]), -accuracy[cell])
-    )
-    order = list(accuracy.index)
+    ranked: list[Cell] = sorted(accuracy, key=lambda cell: (cell != without_noise, cell[2], -accuracy[cell]))
+    order = list(accuracy)
     cells, others = (sorted(part, key=order.index) for part in (ranked[:MAX_MATRICES], ranked[MAX_MATRICES:]))
-    groups = {(str(n), str(a), str(e)): group for (n, a, e), group in runs.groupby(CELL)}
+    groups = {(str(n), str(a), target): group for (n, a, target), group in runs.groupby(CELL)}
     columns = min(3, len(cells))
     arm_names, network_names, word = arms_shown(runs), networks_shown(runs), runs["called"].iloc[0]
     with figure_style():
         figure, panels = panel_grid(len(cells), columns, 3.0, {1: 4.6, 2: 7.0, 3: WIDTH}[columns])
-        for panel, (network, arm, epsilon) in zip(panels, cells, strict=True):
-            group = groups[network, arm, epsilon]
+        for panel, (network, arm, target) in zip(panels, cells, strict=True):
+            group = groups[network, arm, target]
             image = _draw_matrix(panel, group)
             seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
             # A label that does not fit next to the colour bar would cover it.
-            name_panel(panel, f"{network_names[network]}, {arm_names[arm]}\n{epsilon_named(epsilon)}, {seeds}", 3, 0.58)
+            name_panel(panel, f"{network_names[network]}, {arm_names[arm]}\n{target.title}, {seeds}", 3, 0.58)
         label_outer(panels, columns, f"predicted {word}", f"true {word}")
         figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
         set_title(figure, f"Confusion on held-out test {holders(runs)}, {cohort}")
         left_out = _name_cells(others, network_names, arm_names)
-        meaning = [guarantee_shown(runs), without_noise_shown(epsilon for _, _, epsilon in cells)]
+        meaning = [guarantee_shown(runs), without_noise_shown(target for _, _, target in cells)]
         notes = ["; ".join(filter(None, meaning)), f"Not shown, for lack of room: {left_out}" if left_out else ""]
         text = wrap_text("\n".join(filter(None, notes)), SMALL, 0.97 * figure.get_figwidth())
         figure.supxlabel(text, x=0.01, ha="left", fontsize=SMALL)
@@ -172,7 +172,7 @@ def _draw_matrix(panel: Axes, group: pd.DataFrame) -> AxesImage:
 
 def _name_cells(cells: Sequence[Cell], network_names: dict[str, str], arm_names: dict[str, str]) -> str:
     """Name cells in words, grouped by network and arm."""
-    epsilons_of: dict[str, list[str]] = {}
-    for network, arm, epsilon in cells:
-        epsilons_of.setdefault(f"{network_names[network]}, {arm_names[arm]}", []).append(epsilon_named(epsilon))
-    return "; ".join(f"{name}: {', '.join(epsilons)}" for name, epsilons in epsilons_of.items())
+    targets: dict[str, list[str]] = {}
+    for network, arm, target in cells:
+        targets.setdefault(f"{network_names[network]}, {arm_names[arm]}", []).append(target.title)
+    return "; ".join(f"{name}: {', '.join(titles)}" for name, titles in targets.items())

@@ -22,7 +22,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
 from zetadp.accounting.threat import NoiseSource, arm_shown
-from zetadp.base.epsilon import UNCLIPPED, epsilon_value
+from zetadp.base.epsilon import Target
 from zetadp.base.storage import written_whole
 
 WIDTH = 9.6  # inches: 922 px in browsers, which show an SVG inch as 96 px; report pages cut figures above 1000 px
@@ -215,7 +215,7 @@ def guarantee_shown(runs: pd.DataFrame) -> str:
 
     Empty if no run is private.
     """
-    private = runs[np.isfinite(runs["epsilon"].map(epsilon_value))]
+    private = runs[runs["epsilon"].map(lambda target: target.private).astype(bool)]
     if private.empty:
         return ""
     source = private["noise"] if "noise" in private else private["noise_source"]
@@ -227,10 +227,11 @@ def guarantee_shown(runs: pd.DataFrame) -> str:
     return f"ε per {' or '.join(whole)}{unless}, δ = {deltas}{simulated}"
 
 
-def without_noise_shown(epsilons: Iterable[str]) -> str:
-    """Return an explanation of the epsilons without a guarantee; empty if all have a guarantee."""
-    words = {"inf": "∞: clipped, no noise, no guarantee", UNCLIPPED: "unclipped: no noise either, no guarantee"}
-    return "; ".join(text for epsilon, text in words.items() if epsilon in set(epsilons))
+def without_noise_shown(targets: Iterable[Target]) -> str:
+    """Return an explanation of the targets without a guarantee; empty if all have a guarantee."""
+    free = sorted({target for target in targets if not target.private})
+    words = {True: "clipped, no noise, no guarantee", False: "no noise either, no guarantee"}
+    return "; ".join(f"{target.short}: {words[target.clipped]}" for target in free)
 
 
 def spread_shown(seeds: pd.Series, marks: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from zetadp.account.statement import spent
 from zetadp.accounting.threat import MASKED_SUMS, PERSONS, NoiseSource, arm_shown
-from zetadp.base.epsilon import describe_guarantee, epsilon_label, epsilon_named, epsilon_value, rounded_up
+from zetadp.base.epsilon import describe_guarantee, rounded_up
+from zetadp.base.runfolder import RunName
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
 from zetadp.report import notes
@@ -71,7 +72,7 @@ def model_card(
     words
         Texts of the model's task.
     """
-    epsilon, again = epsilon_label(run["epsilon"]), privacy.get("earlier_attempts")
+    name, again = RunName.from_json(run), privacy.get("earlier_attempts")
     metric, threat = metrics["metric"], privacy["threat"]["model"]
     scored = [name.removesuffix("_interval") for name in metrics if name.endswith("_interval")]
     return render_template(
@@ -83,7 +84,7 @@ def model_card(
             "percent": _percent,
             "table": to_markdown,
         },
-        run=run,
+        run=name,
         network=network,
         privacy=privacy,
         metrics=metrics,
@@ -91,12 +92,9 @@ def model_card(
         described=_describe_network(NetworkSettings(**network)),
         cohort=str(cohort),
         simulated=cohort.simulated,
-        arm=arm_shown(run["arm"], threat),
-        epsilon=epsilon,
-        chosen=epsilon_named(epsilon),
+        arm=arm_shown(name.arm, threat),
         items=metrics.get("items_called", "images"),
         person=privacy["unit"] if privacy["unit"] in PERSONS else PERSONS[0],
-        private=math.isfinite(epsilon_value(epsilon)),
         seeded=privacy["noise_source"] == NoiseSource.SEEDED,
         sums=threat == MASKED_SUMS,
         spent=spent(privacy),

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from zetadp.accounting.threat import MASKED_SUMS, NoiseSource
-from zetadp.base.epsilon import UNCLIPPED, describe_guarantee, epsilon_named, epsilon_order, epsilon_value, rounded_up
+from zetadp.base.epsilon import describe_guarantee, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
 from zetadp.report.provenance import Cohort
-from zetadp.report.tables import EPSILON_TOLERANCE, holders, metric_shown
+from zetadp.report.tables import EPSILON_TOLERANCE, holders, metric_shown, private_rows
 
 INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
 WORSE_NOTE = "- Training made it worse than these public weights. Use them instead: they cost no privacy."
@@ -37,7 +37,8 @@ def notes(
     planned
         Number of runs of the whole experiment, if ``runs`` may be only a part of it.
     """
-    private = runs[~np.isinf(runs["epsilon"].map(epsilon_value))]
+    private = private_rows(runs)
+    free = {target.clipped for target in runs["epsilon"] if not target.private}
     held_out = f"{len(set().union(*runs['per_patient']))} held-out test {holders(runs)}"
     units = " and ".join(sorted({f"per {unit}" for unit in runs["unit"]}))
     deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
@@ -51,8 +52,8 @@ def notes(
         *(["Noise: exact, from the operating system’s generator."] if NoiseSource.OS in sources else []),
         *_sums(private),
         *_images(private),
-        *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),
-        *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
+        *([INFINITY_NOTE] if True in free else []),
+        *([UNCLIPPED_NOTE] if False in free else []),
         *_excesses(runs),
         *worse_than_start(runs),
         *_others(len(runs), planned),
@@ -94,11 +95,11 @@ def worse_than_start(runs: pd.DataFrame) -> list[str]:
     """
     lines = []
     cells = runs.dropna(subset="public_start").groupby(["network", "arm", "epsilon"], sort=False)
-    for (network, arm, epsilon), group in cells:
+    for (network, arm, _), group in cells:
         start, reached = (float(group[column].mean()) for column in ("public_start", "value"))
         if is_worse(reached, start):
             lines.append(
-                f"{network}, {arm}, {epsilon_named(str(epsilon))}: training made it worse, {100 * reached:.1f} % "
+                f"{network}, {arm}, {group['epsilon'].iloc[0].title}: training made it worse, {100 * reached:.1f} % "
                 f"after {100 * start:.1f} % of the public weights that it started from. Use these instead: they cost "
                 "no privacy."
             )
@@ -133,17 +134,16 @@ def _images(private: pd.DataFrame) -> list[str]:
 def _at_epsilons(runs: pd.DataFrame, column: str) -> str:
     """Return the largest value of a column of epsilons at every target, as text."""
     worst = runs.groupby("epsilon")[column].max()
-    return ", ".join(
-        f"{describe_guarantee(worst[label])} at ε = {label}" for label in sorted(worst.index, key=epsilon_order)
-    )
+    return ", ".join(f"{describe_guarantee(worst[target])} at {target.title}" for target in sorted(worst.index))
 
 
 def _excesses(runs: pd.DataFrame) -> list[str]:
     """Return a note on runs whose stated epsilon is above their target."""
-    target = runs["epsilon"].map(epsilon_value)
-    above = runs[(runs["epsilon_stated"] > target * (1 + EPSILON_TOLERANCE)) & np.isfinite(target)]
+    private = private_rows(runs)
+    targets = np.array([target.epsilon for target in private["epsilon"]])
+    above = private[private["epsilon_stated"] > targets * (1 + EPSILON_TOLERANCE)]
     return [
-        f"{row['network']}, {row['arm']}, ε = {row['epsilon']}, seed {row['seed']}: the stated ε is "
+        f"{row['network']}, {row['arm']}, {row['epsilon'].title}, seed {row['seed']}: the stated ε is "
         f"{rounded_up(row['epsilon_stated'])}, because more was released than planned "
         "(rounds repeated after an interruption)."
         for _, row in above.iterrows()

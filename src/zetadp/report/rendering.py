@@ -19,7 +19,6 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from zetadp.accounting.threat import arm_shown
-from zetadp.base.epsilon import epsilon_named, epsilon_order
 from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
@@ -75,15 +74,15 @@ def _sheet(
 ) -> Sheet:
     """Return a table of networks and arms with one column for each epsilon, after the columns of ``start``."""
     not_empty(table)
-    epsilons, start = sorted(set(table["epsilon"]), key=epsilon_order), start or {}
+    targets, start = sorted(set(table["epsilon"])), start or {}
     rows = []
     for (network, arm), group in table.groupby(["network", "arm"], sort=False):
-        cells = {str(row["epsilon"]): cell(row) for _, row in group.iterrows()}
+        cells = {row["epsilon"]: cell(row) for _, row in group.iterrows()}
         first = [show(group.iloc[0]) for show in start.values()]
         network_name = f"{network} (per image)" if (group["unit"] == "image").any() else str(network)
         arm_name = arm_shown(str(arm), str(group["threat"].iloc[0]))
-        rows.append((network_name, arm_name, *first, *(cells.get(epsilon, "") for epsilon in epsilons)))
-    return Sheet(title, ("network", "arm", *start, *map(epsilon_named, epsilons)), tuple(rows), names=2)
+        rows.append((network_name, arm_name, *first, *(cells.get(target, "") for target in targets)))
+    return Sheet(title, ("network", "arm", *start, *(target.title for target in targets)), tuple(rows), names=2)
 
 
 def _number(column: str) -> Callable[[pd.Series], str]:

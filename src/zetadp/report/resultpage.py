@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 
 from zetadp.accounting.threat import MASKED_SUMS, NoiseSource
-from zetadp.base.epsilon import epsilon_named, epsilon_value, rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import read_json, write_text
 from zetadp.report.provenance import KEYS
 from zetadp.report.rendering import Section, accuracy_sheet, further_sheets, page_html
-from zetadp.report.tables import best_without_noise, leading_network, metric_shown, private_rows
+from zetadp.report.tables import best_without_noise, leading_network, metric_shown, private_rows, read_table1
 from zetadp.training.metrics import LEVEL
 
 _SHOWN = {
@@ -48,7 +48,7 @@ def write_report(
     name, simulated
         Name of the experiment, and whether its cohort is simulated.
     """
-    frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
+    frame = read_table1(table)
     lines = table.read_text(encoding="utf-8").splitlines()
     notes = [line.removeprefix("# ") for line in lines if line.startswith("#")]
     origin = [note for note in notes if note.partition(":")[0] in KEYS]
@@ -92,7 +92,7 @@ def describe_result(table: pd.DataFrame, *, simulated: bool) -> str:
             "run has a privacy guarantee."
         )
     rows = rows[rows["arm"] == rows["arm"].iloc[0]]
-    row = rows.loc[rows["epsilon"].map(lambda label: abs(math.log(epsilon_value(label)))).idxmin()]
+    row = rows.loc[rows["epsilon"].map(lambda target: abs(math.log(target.epsilon))).idxmin()]
     sums = " with masked sums" if row["threat"] == MASKED_SUMS else ""
     others = []
     if not math.isnan(row["public_start"]):
@@ -101,7 +101,7 @@ def describe_result(table: pd.DataFrame, *, simulated: bool) -> str:
         subject = "the same network" if best["network"] == network else f"the best network, {best['network']},"
         others.append(f"without noise {subject} reaches {best['mean']:.1f} %")
     comparison = f"; {', and '.join(others)}" if others else ""
-    guarantee = f"{epsilon_named(str(row['epsilon']))} per {row['unit']}{sums}"
+    guarantee = f"{row['epsilon'].title} per {row['unit']}{sums}"
     return f"{cohort} network {network} reaches a test {metric} of {_percent(row)} at {guarantee}{comparison}."
 
 

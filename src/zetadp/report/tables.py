@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from zetadp.account.offers import offer
 from zetadp.accounting.threat import PERSONS
-from zetadp.base.epsilon import epsilon_label, epsilon_order, epsilon_value
+from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.runfolder import RunFolder
+from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
 from zetadp.report.provenance import Cohort
@@ -56,14 +56,23 @@ def chance_named(chance: float) -> str:
 
 def private_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of runs or cells with noise, and therefore a guarantee."""
-    private: pd.DataFrame = table[np.isfinite(table["epsilon"].map(epsilon_value))]
+    private: pd.DataFrame = table[_with_noise(table)]
     return private
 
 
 def best_without_noise(table: pd.DataFrame) -> pd.DataFrame:
     """Return the row of `table1` with the best mean without noise; none if all runs have noise."""
-    free: pd.DataFrame = table[np.isinf(table["epsilon"].map(epsilon_value))]
+    free: pd.DataFrame = table[~_with_noise(table)]
     return free.nlargest(1, "mean")
+
+
+def _with_noise(table: pd.DataFrame) -> pd.Series[bool]:
+    return table["epsilon"].map(lambda target: target.private).astype(bool)
+
+
+def read_table1(path: Path) -> pd.DataFrame:
+    """Read `table1` from its CSV."""
+    return pd.read_csv(path, comment="#", converters={"epsilon": Target.named})
 
 
 def leading_network(table: pd.DataFrame) -> str:
@@ -87,12 +96,12 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
     Returns
     -------
-    Data frame with networks and arms in the order of ``run_dirs``, then sorted by epsilon (infinity last) and seed.
-    ``value`` is the task's ``metric``, in [0, 1]. ``epsilon`` is the target that names the run, ``epsilon_stated`` the
-    figure of its privacy statement, and ``threat`` the statement's threat model. ``epsilon_single_messages`` is None
-    unless that is masked sums. ``notes`` are sentences of the task. The columns ``notes``, ``per_patient``,
-    ``per_patient_images``, ``confusion``, ``classes``, ``nodes`` and ``node_metric`` hold objects. The columns of
-    `OF_CLASSES` are None for tasks without classes.
+    Data frame with networks and arms in the order of ``run_dirs``, then sorted by epsilon and seed. ``value`` is the
+    task's ``metric``, in [0, 1]. ``epsilon`` is the `Target` that names the run, ``epsilon_stated`` the figure of its
+    privacy statement, and ``threat`` the statement's threat model. ``epsilon_single_messages`` is None unless that is
+    masked sums. ``notes`` are sentences of the task. The columns ``notes``, ``per_patient``, ``per_patient_images``,
+    ``confusion``, ``classes``, ``nodes`` and ``node_metric`` hold objects. The columns of `OF_CLASSES` are None for
+    tasks without classes.
 
     Raises
     ------
@@ -181,7 +190,7 @@ def table1(runs: pd.DataFrame, cohort: Cohort) -> pd.DataFrame:
                 "cohort": str(cohort),
                 "unit": _common(group, "unit"),
                 "threat": _common(group, "threat"),
-                "noise": "none" if math.isinf(epsilon_value(cell[2])) else _common(group, "noise_source"),
+                "noise": "none" if not cell[2].private else _common(group, "noise_source"),
                 "delta": _common(group, "delta"),
                 "epsilon_stated": group["epsilon_stated"].max(),
                 "epsilon_per_patient": group["epsilon_per_patient"].max(),
@@ -225,18 +234,17 @@ def _row(directory: Path) -> dict[str, Any]:
     metrics = _keys(read_json(metrics_path), metrics_path, "run", *MEASURED, "node_metric")
     _keys(metrics, metrics_path, metrics["metric"])
     privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", *STATED, "threat", "of_all_images")
-    identity = _identity(metrics["run"], metrics_path)
-    target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
-    if math.isinf(target) != math.isinf(spent):
+    run, spent = _name(metrics["run"], metrics_path), float(privacy["epsilon"])
+    if run.target.private != math.isfinite(spent):
         raise UserError(
-            f"Expected {'no guarantee' if math.isinf(target) else 'a finite epsilon'} in {privacy_path}, as the run's "
+            f"Expected {'a finite epsilon' if run.target.private else 'no guarantee'} in {privacy_path}, as the run's "
             f"name says, found epsilon {spent:g}. "
             f"{offer('restore the run in its folder from a backup', 'train it again')}"
         )
     threat, whole = privacy["threat"], privacy["of_all_images"] or privacy
     single = threat.get("epsilon_single_messages")
     return {
-        **identity,
+        **dict(zip((*CELL, "seed"), (run.network, run.arm, run.target, run.seed), strict=True)),
         **{key: metrics[key] for key in MEASURED},
         **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES, "decision")},
         "value": metrics[metrics["metric"]],
@@ -253,11 +261,9 @@ def _row(directory: Path) -> dict[str, Any]:
     }
 
 
-def _identity(run: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return network, arm, epsilon and seed of a run in their normal spelling."""
-    run = _keys(run, path, *CELL, "seed")
-    epsilon = epsilon_label(run["epsilon"])
-    return {"network": str(run["network"]), "arm": str(run["arm"]), "epsilon": epsilon, "seed": int(run["seed"])}
+def _name(run: Mapping[str, Any], path: Path) -> RunName:
+    """Return the name of a run that a file holds."""
+    return RunName.from_json(_keys(run, path, *CELL, "seed"))
 
 
 def _keys(content: Mapping[str, Any], path: Path, *keys: str) -> Mapping[str, Any]:
@@ -278,9 +284,8 @@ def ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
     ranks = {
         "_network": frame.groupby("network", sort=False).ngroup(),
         "_arm": frame.groupby(["network", "arm"], sort=False).ngroup(),
-        "_epsilon": frame["epsilon"].map(epsilon_order),
     }
-    order = frame.assign(**ranks).sort_values([*ranks, *then], kind="stable", ignore_index=True)
+    order = frame.assign(**ranks).sort_values([*ranks, "epsilon", *then], kind="stable", ignore_index=True)
     return order.drop(columns=[*ranks])
 
 
@@ -292,9 +297,12 @@ def not_empty(runs: Sized) -> None:
         )
 
 
-def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
+def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, Target], pd.DataFrame]]:
     """Return the runs of each network, arm and epsilon, in order."""
-    return [((str(n), str(a), str(e)), group) for (n, a, e), group in ordered(runs).groupby(CELL, sort=False)]
+    return [
+        ((str(n), str(a), cast("Target", target)), group)
+        for (n, a, target), group in ordered(runs).groupby(CELL, sort=False)
+    ]
 
 
 def _mean_std(fractions: pd.Series) -> tuple[float, float]:

@@ -21,11 +21,10 @@ from zetadp.accounting.events import Event, sampling_probability
 from zetadp.accounting.kinds import NOISE, Kind, NoisySum
 from zetadp.accounting.masked import MaskedSum
 from zetadp.accounting.threat import MASKED_SUMS, Sums, Threat, check_threat
-from zetadp.base.epsilon import Delta, EpsilonLabel, Target
-from zetadp.base.runfolder import RUN_PATH
+from zetadp.base.epsilon import Delta, Target, check_delta
+from zetadp.base.runfolder import RunName
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import (
-    Seed,
     UserError,
     Within,
     check_distinct,
@@ -48,49 +47,6 @@ HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
 SIGNAL = 0.009
 """Signal in a head's first component, beside one clipped contribution, found on public patients (docs/settings.md)."""
-
-
-@dataclass(frozen=True, order=True)
-class RunName:
-    """Name of a run within an experiment.
-
-    Attributes
-    ----------
-    network, arm
-        Names of sections of the configuration.
-    epsilon
-        Label of the target (`zetadp.base.epsilon.Target.label`): a number, ``inf`` or ``unclipped``.
-    seed
-        Seed of the starting weights and, with all that defines the run, of sampling and noise.
-    """
-
-    network: str
-    arm: str
-    epsilon: EpsilonLabel
-    seed: Seed
-
-    def __post_init__(self) -> None:
-        """Check the name: parts of it become names of files and are printed."""
-        for part in ("network", "arm", "epsilon"):
-            checked_name(getattr(self, part), f"the run's {part}")
-        check_fields(self)
-
-    def __str__(self) -> str:
-        return f"{self.network} {self.arm} eps-{self.epsilon} seed-{self.seed}"
-
-    @property
-    def label(self) -> str:
-        """The name in file names."""
-        return str(self).replace(" ", "-")
-
-    @property
-    def folder(self) -> str:
-        """Path of the run's folder in that of its experiment."""
-        return RUN_PATH.format(**asdict(self))
-
-    def target(self, delta: float) -> Target:
-        """Return the target that the name holds, at a delta."""
-        return Target.named(self.epsilon, delta)
 
 
 @dataclass(frozen=True)
@@ -143,7 +99,7 @@ class Plan:
     nodes
         The nodes. Their positions in this order distinguish their seeded streams.
     delta
-        The delta that belongs to the epsilon in the run's name.
+        The delta that belongs to the epsilon of the run's target.
     cohort
         Name of the cohort.
     simulated
@@ -209,11 +165,11 @@ class Plan:
                 "Expected noise from the operating system at all nodes or at none, found nodes with and without noise."
             )
         if not self.target.clipped and any(node.noise_multiplier > 0 for node in self.nodes):
-            raise ValueError(f"Expected no noise in a run {self.target.label}: without clipping it would hide nothing.")
+            raise ValueError(f"Expected no noise in a run {self.target}: without clipping it would hide nothing.")
         for key, fault in self._contradictions():
             raise UserError(fault, key)
         if not self.training.seeded and self.unit == "patient":
-            self.target.check_population(self.people)
+            check_delta(self.delta, self.people)
         if self.sums is not None:
             noises = {node.noise_multiplier for node in self.nodes}
             if len(noises) > 1:
@@ -265,7 +221,7 @@ class Plan:
     @property
     def target(self) -> Target:
         """What the run may cost one unit, and whether it clips."""
-        return self.run.target(self.delta)
+        return self.run.target
 
     @property
     def protects_people(self) -> bool:
@@ -380,7 +336,7 @@ class Plan:
         """Return the plan with only the values that determine its noise: equal bare plans need the same noise."""
         return replace(
             self,
-            run=RunName("any", "any", self.run.epsilon, 0),
+            run=RunName("any", "any", self.target, 0),
             nodes=tuple(replace(node, noise_multiplier=0.0) for node in self.nodes),
             unit="patient",
             units_of_a_person=1,
@@ -403,7 +359,7 @@ class Plan:
         as weights or features, because its last bits would differ between processors.
         """
         net, own, optimiser = self.network, self.training, self.training.optimiser
-        run = [*_values(self.run), self.cohort]
+        run = [*self.run.to_json().values(), self.cohort]
         network = [*_values(net, "taper"), SALT]
         training = [own.rounds, own.images_per_patient, float(own.clip), own.estimator, float(own.feature_norm)]
         training += [optimiser.name, *map(float, _values(optimiser, "name", "recipe"))]
@@ -431,7 +387,7 @@ class Plan:
     def declaration(self) -> Declaration:
         """Return what an attempt declares in its ledger's first line."""
         return Declaration(
-            run=asdict(self.run),
+            run=self.run.to_json(),
             network=self.network.to_json(),
             training={key: value for key, value in self.training.described().items() if key != "noise"},
             nodes=[asdict(node) for node in self.nodes],
@@ -452,8 +408,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
-        content = {**asdict(self), "network": self.network.to_json(), "training": self.training.described()}
-        content["nodes"] = list(content["nodes"])
+        content = {**asdict(self), "run": self.run.to_json(), "network": self.network.to_json()}
+        content |= {"training": self.training.described(), "nodes": list(content["nodes"])}
         return {"format": FORMAT, **content}
 
     @classmethod
@@ -474,7 +430,7 @@ class Plan:
             if "mixing" in training:
                 training["mixing"] = MixingSettings(**training["mixing"])
             return cls(
-                run=RunName(**given.pop("run")),
+                run=RunName.from_json(given.pop("run")),
                 network=NetworkSettings(**given.pop("network")),
                 training=TrainingSettings(**training),
                 nodes=tuple(NodeConstants(**node) for node in given.pop("nodes")),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from zetadp.account.exposure import runs_of
 from zetadp.account.ledger import read_ledger
 from zetadp.account.statement import cost_of_attempts
 from zetadp.accounting.threat import NOISE_SOURCES
-from zetadp.base.epsilon import Delta, EpsilonLabel
+from zetadp.base.epsilon import Delta, Target
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import content_hash
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below, tensors_digest
@@ -48,8 +48,8 @@ class TrainedOn(Checked):
         Name of the cohort; empty if it has none.
     unit, units
         The unit of the guarantee, and the number of them that was trained on.
-    epsilon, delta
-        The pair of the run.
+    target, delta
+        What the run may cost one unit.
     noise
         Source of its noise.
     simulated
@@ -61,7 +61,7 @@ class TrainedOn(Checked):
     cohort: str
     unit: Annotated[str, OneOf(("patient", "speaker", "record", "image"))]
     units: Count
-    epsilon: EpsilonLabel
+    target: Target
     delta: Delta
     noise: Annotated[str, OneOf(NOISE_SOURCES)]
     simulated: bool
@@ -70,7 +70,7 @@ class TrainedOn(Checked):
 
     def __post_init__(self) -> None:
         """Check every value."""
-        texts = {name: getattr(self, name) for name in ("cohort", "unit", "epsilon", "noise")}
+        texts = {name: getattr(self, name) for name in ("cohort", "unit", "noise")}
         wrong = [f"{name} {value!r}" for name, value in texts.items() if not isinstance(value, str)]
         if not isinstance(self.simulated, bool):
             wrong.append(f"simulated {self.simulated!r}")
@@ -79,6 +79,16 @@ class TrainedOn(Checked):
         super().__post_init__()
         if self.cohort:
             checked_name(self.cohort, "cohort")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a model's file holds it."""
+        return {"epsilon": str(self.target), **{key: value for key, value in vars(self).items() if key != "target"}}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote; raise TypeError, ValueError or UserError for something else."""
+        given = dict(content)
+        return cls(target=Target.named(given.pop("epsilon", None)), **given)
 
 
 @dataclass(frozen=True)
@@ -253,7 +263,7 @@ def _trained_on(path: Path, content: Mapping[str, Any]) -> TrainedOn | None:
     if "trained_on" not in content:
         return None
     try:
-        return TrainedOn(**content["trained_on"])
+        return TrainedOn.from_json(content["trained_on"])
     except (TypeError, ValueError, UserError) as error:
         raise UserError(
             f"Expected {path} to describe its training: {shown(str(error))} Get the model again."
@@ -288,14 +298,14 @@ def save_model(
         plan.cohort,
         plan.protects,
         plan.people,
-        plan.target.label,
+        plan.target,
         plan.delta,
         noise=how.noise.value,
         simulated=plan.simulated,
         attempts=max(1, len(attempts)),
         spent=spent if math.isfinite(spent) else None,
     )
-    content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": asdict(about)}
+    content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": about.to_json()}
     if isinstance(backbone, Backbone) and plan.network.domain in FEATURES:
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
         content |= {"public": backbone.content()}

@@ -36,8 +36,8 @@ def noise_of_plan(plan: Plan) -> float:
     # A patient is on one node, so costs do not add up: the node that draws its patients most often decides.
     probability = max(float(plan.probability(node.name)) for node in plan.nodes)
     if plan.sums is None:
-        return noise_for_epsilon(target.epsilon, target.delta, probability, plan.tries * plan.open_rows)
-    return noise_for_sum(target.epsilon, target.delta, probability, plan.tries, plan.sums.shares(len(plan.nodes)))
+        return noise_for_epsilon(target.epsilon, plan.delta, probability, plan.tries * plan.open_rows)
+    return noise_for_sum(target.epsilon, plan.delta, probability, plan.tries, plan.sums.shares(len(plan.nodes)))
 
 
 def make_plan(draft: Plan, found: Iterable[Path] = ()) -> Plan:
@@ -77,7 +77,7 @@ def check_noise(plan: Plan) -> None:
 def _check_cost(plan: Plan, found: Promise, advice: str) -> None:
     if found.epsilon > plan.target.epsilon * TOLERANCE:
         raise UserError(
-            f"Expected a plan that costs the patients of {found.node} at most epsilon {plan.run.epsilon}, as its name "
+            f"Expected a plan that costs the patients of {found.node} at most epsilon {plan.target}, as its name "
             f"says, found {rounded_up(found.epsilon)} at delta {found.delta:g}. {advice}"
         )
 
@@ -225,7 +225,7 @@ def check_promise(plan: Plan, name: str, delta: float = OWN_DELTA) -> Promise:
     found = promise_of(plan, name, delta=delta)
     if not plan.target.private and found.epsilon < math.inf:
         raise UserError(
-            f"Expected a plan that names the epsilon of its noise, found the name {plan.run.epsilon}, which limits "
+            f"Expected a plan that names the epsilon of its noise, found the name {plan.target}, which limits "
             f"nothing, and a cost of epsilon {rounded_up(found.epsilon)} for the patients of {name} at delta "
             f"{delta:g}. Do not take part; ask for another plan."
         )

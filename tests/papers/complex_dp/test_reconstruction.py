@@ -15,8 +15,7 @@ from papers.complex_dp import tabulate_reconstruction as reconstruction
 from papers.complex_dp.reconstruction.task import Reconstruction
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
-from zetadp.base.runfolder import RunFolder
-from zetadp.training.plan import RunName
+from zetadp.base.runfolder import RunFolder, RunName
 
 ROOT = Path(__file__).parents[3]
 PATIENTS = [f"phantom-{number:04d}" for number in range(6)]

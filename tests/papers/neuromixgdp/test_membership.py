@@ -13,6 +13,7 @@ from papers.neuromixgdp.membership import RowAttack
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.detection import Claim, count_errors
+from zetadp.base.epsilon import Target
 from zetadp.own.release import Mixing, release_plan
 from zetadp.training.assembly import mixture_of
 from zetadp.training.checkpoint import RunFiles
@@ -34,7 +35,7 @@ def plan_of(active: float, degree: float, sigma: float, name: str):
     public = Mixing(PEOPLE, CLASSES, rows=ROWS * TRIALS, degree=degree, active=active)
     plan = release_plan(1, DELTA, public, seed=0, real=True)
     plan = replace(plan.with_noise(sigma), cohort=name)
-    return replace(plan, run=replace(plan.run, epsilon="inf"))  # a plan with an epsilon has the noise for it
+    return replace(plan, run=replace(plan.run, target=Target(math.inf)))  # a plan with an epsilon has the noise for it
 
 
 def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tensor:

@@ -10,13 +10,15 @@ from ledger_builder import DECLARATION, EVENT, HEADER
 
 from zetadp.account.declaration import Declaration, Limit, Series
 from zetadp.accounting.threat import Sums
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.nn.settings import NetworkSettings
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import TrainingSettings
 
 NODES = tuple(NodeConstants(f"node-{number}", 44, 24.0, 9.0) for number in range(5))
 PLAN = Plan(
-    RunName("own", "federated", "8", 0), NetworkSettings("own"), TrainingSettings(3), NODES, public={"start": "s"}
+    RunName("own", "federated", Target(8), 0), NetworkSettings("own"), TrainingSettings(3), NODES, public={"start": "s"}
 )
 OF_PLAN = ["run", "network", "training", "nodes", "releases", "noise", "delta", "cohort", "task", "partition"]
 OF_PLAN += ["unit", "threat", "plan", "start"]

@@ -26,7 +26,6 @@ from zetadp.account.exposure import Run, run_of, seen_by
 from zetadp.account.ledger import Attempt
 from zetadp.accounting import composition
 from zetadp.accounting.laws import kind_of
-from zetadp.base.epsilon import epsilon_value
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import Layout
@@ -76,7 +75,7 @@ def dimension_of(plan: Plan) -> int:
 def recorded(plan: Plan) -> Run:
     """Return the whole run as its ledger will record it."""
     events = [plan.event(node.name, number) for node in plan.nodes for number in range(plan.training.rounds)]
-    if plan.training.mechanism != "gaussian" and math.isfinite(epsilon_value(plan.run.epsilon)):
+    if plan.training.mechanism != "gaussian" and plan.target.private:
         dimension = dimension_of(plan)
         kinds = kind_of(plan.training.mechanism)
         events = [replace(event, kind=kinds.hiding(event.kind, dimension)) for event in events]
@@ -114,11 +113,11 @@ def main() -> None:
     noises: dict[str, float] = {}
     for scenario, plan in plans():
         constants = plan.bare().digest
-        if math.isfinite(epsilon_value(plan.run.epsilon)) and constants not in noises:
+        if plan.target.private and constants not in noises:
             noises[constants] = noise_of_plan(plan)
         complete = plan.with_noise(noises.get(constants, 0.0))
         name = plan.run
-        key = f"{scenario} {name.network} {name.arm} {name.epsilon}"
+        key = f"{scenario} {name.network} {name.arm} {name.target}"
         if key not in rows:
             run = recorded(complete)
             audiences = ("server", "messages", "node", "reader")

@@ -74,7 +74,7 @@ def planned() -> list[tuple[str, Any, dict[str, Any]]]:
     rows = {(row["scenario"], row["network"], row["arm"], row["epsilon"]): row for row in STORED["runs"]}
     found = []
     for scenario, plan in BASELINE.plans():
-        row = rows[scenario, plan.run.network, plan.run.arm, plan.run.epsilon]
+        row = rows[scenario, plan.run.network, plan.run.arm, str(plan.target)]
         found.append((scenario, plan.with_noise(row["noise"]), row))
     assert len(found) == sum(len(row["seeds"]) for row in rows.values()), "scenarios declare other runs than stored"
     return found

@@ -18,11 +18,13 @@ from zetadp.accounting.events import Event, histories, kind_from_json
 from zetadp.accounting.kinds import NoisySum
 from zetadp.accounting.masked import MaskedSum
 from zetadp.accounting.threat import Sums
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.riskpage import Evidence, headline, write_risk
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import make_plan, noise_of_plan, promise_of, write_noise
 from zetadp.training.settings import MixingSettings, TrainingSettings
 
@@ -30,7 +32,7 @@ DELTA, TARGET, ROUNDS, SHARE = 1e-3, 8.0, 20, 2.0
 SUMS = Sums(colluding=1, missing=1, spare=2)
 NODES = (NodeConstants("a", 4, 2.0), NodeConstants("b", 8, 2.0), NodeConstants("c", 40, 40.0), NodeConstants("d", 9, 3))
 PLAN = Plan(
-    RunName("linear", "sums", f"{TARGET:g}", 0),
+    RunName("linear", "sums", Target(TARGET), 0),
     NetworkSettings("linear"),
     TrainingSettings(ROUNDS),
     NODES,
@@ -78,7 +80,7 @@ def test_noise_is_for_all_tries_and_the_cost_of_single_messages_stands_beside_it
     own = composition.epsilon({NoisySum(1.0, plan.nodes[2].noise_multiplier): ROUNDS + 2}, DELTA)
     assert promised.alone == own > TARGET
     assert "without them" in str(promised)
-    assert noise_of_plan(replace(PLAN, run=replace(PLAN.run, epsilon="inf"))) == 0.0
+    assert noise_of_plan(replace(PLAN, run=replace(PLAN.run, target=Target(math.inf)))) == 0.0
     fewer, more = (noise_of_plan(replace(PLAN, sums=Sums(*each))) for each in ((1, 0, 2), (1, 1, 3)))
     assert fewer < noise_of_plan(PLAN) < more
 

@@ -20,8 +20,9 @@ from zetadp.accounting.events import Event, histories
 from zetadp.accounting.kinds import NoisySum
 from zetadp.accounting.masked import MaskedSum
 from zetadp.accounting.threat import Sums
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.mechanism.clipping import clipped_sums
-from zetadp.training.plan import RunName
 from zetadp.training.settings import Performance, TrainingSettings
 
 DELTA, IMAGES = 1e-3, 20
@@ -104,7 +105,7 @@ def test_a_statement_is_per_image_and_prints_the_patients_figure_beside_it():
     assert summed["of_all_images"]["epsilon"] == composition.epsilon({NoisySum(0.05, noise, IMAGES): 4}, DELTA)
 
 
-RUN = RunName("x", "federated", "8", 0)
+RUN = RunName("x", "federated", Target(8), 0)
 
 
 def test_training_draws_clips_and_records_every_image_by_itself(tmp_path):

@@ -15,9 +15,11 @@ from zetadp.account.ledger import Ledger
 from zetadp.accounting import composition
 from zetadp.accounting.events import Event, histories
 from zetadp.accounting.kinds import NoisySum
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.mechanism.release import NodeMechanism
 from zetadp.nn.settings import NetworkSettings
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import TrainingSettings
 
 DELTA = 1e-3
@@ -83,7 +85,9 @@ def test_an_unclipped_node_hides_nobody_and_is_hidden_by_nobody():
 @pytest.mark.parametrize("threat", ["local", "central"])
 def test_a_ledger_says_what_its_plan_was_calibrated_for_whatever_its_node_is_called(threat):
     node = NodeConstants({"local": "central", "central": "clinic"}[threat], 8, 4.0, 2.0)
-    plan = Plan(RunName("own", "any", "8", 0), NetworkSettings("own"), TrainingSettings(3), (node,), threat=threat)
+    plan = Plan(
+        RunName("own", "any", Target(8), 0), NetworkSettings("own"), TrainingSettings(3), (node,), threat=threat
+    )
     assert (
         declared_run("run", Declaration.from_json(json.loads(json.dumps(plan.declaration().to_json())))).threat
         == threat

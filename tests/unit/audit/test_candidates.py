@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from zetadp.audit import candidates
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.nn.models import NetworkSettings
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
 ERROR = 50 / math.sqrt(candidates.TRIALS)
@@ -40,7 +42,7 @@ def plan():
     network = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
     how = TrainingSettings(3, 4, OptimiserSettings(name="sgd", learning_rate=0.1), clip=0.05, noise="os")
     nodes = (NodeConstants("node-01", 9, 9, 2.0), NodeConstants("node-02", 9, 9, 2.0))
-    return Plan(RunName("net", "federated", "8", 5), network, how, nodes, cohort="private")
+    return Plan(RunName("net", "federated", Target(8), 5), network, how, nodes, cohort="private")
 
 
 def test_each_patient_sends_its_clipped_gradient_of_every_round_without_noise(plan):

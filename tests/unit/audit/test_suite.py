@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,11 @@ from zetadp.audit.detection import Claim, Errors
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import frame, plan, run_audits, sheet
 from zetadp.audit.trainings import Audited, AuditResult
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.nn.settings import NetworkSettings
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[3]
@@ -73,14 +76,14 @@ def test_the_table_prints_no_claim_below_the_figure():
 
 
 def declared(
-    sizes: list[int], expected: list[float], rounds: int = 3, *, epsilon: str = "8", arm: str = "federated", **more
+    sizes: list[int], expected: list[float], rounds: int = 3, *, epsilon: float = 8, arm: str = "federated", **more
 ) -> Plan:
     nodes = tuple(NodeConstants(f"node-{n}", *each) for n, each in enumerate(zip(sizes, expected, strict=True)))
-    return Plan(RunName("complex", arm, epsilon, 0), NetworkSettings(), TrainingSettings(rounds), nodes, **more)
+    return Plan(RunName("complex", arm, Target(epsilon), 0), NetworkSettings(), TrainingSettings(rounds), nodes, **more)
 
 
 def script_arguments(tmp_path: Path) -> dict:
-    plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in ("8", "inf")]
+    plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in (8, math.inf)]
     noise = tmp_path / "noise.json"
     noise.write_text(json.dumps({"found_for": plans[0].bare().digest, "noise_multiplier": 2.0}))
     return {
@@ -122,7 +125,7 @@ def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draw
     federated, central = ([12, 10], [5.0, 5.0]), ([20], [10.0])
     plans = [
         declared(*central, arm="central").with_noise(2.0),
-        declared(*federated, epsilon="1").with_noise(9.0),
+        declared(*federated, epsilon=1).with_noise(9.0),
         declared(*federated).with_noise(2.0),
         declared(*federated, arm="sums", threat="masked_sums", sums=Sums(0)).with_noise(2.0),
         declared([12, 10], [12.0, 10.0], 7).with_noise(5.0),

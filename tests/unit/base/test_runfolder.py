@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from zetadp.base.runfolder import RunFolder
-from zetadp.base.storage import read_json
-from zetadp.training.plan import RunName
+import json
+import math
+from pathlib import Path
 
-NAME = RunName("head", "federated", "8", 0)
+import pytest
+
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunFolder, RunName
+from zetadp.base.storage import read_json
+from zetadp.base.validation import UserError
+
+NAME = RunName("head", "federated", Target(8), 0)
 
 
 def test_runs_of_pipeline_and_library_are_sealed_alike(tmp_path):
@@ -26,10 +33,22 @@ def test_runs_of_pipeline_and_library_are_sealed_alike(tmp_path):
 
 def test_the_path_of_a_run_names_it_and_its_experiment(tmp_path):
     run = RunFolder(tmp_path / "default" / NAME.folder)
-    assert run.run_name == {"network": "head", "arm": "federated", "epsilon": "8", "seed": "0"}
+    assert run.run_name == NAME
     assert run.experiment == (tmp_path / "default").resolve()
     copied = RunFolder(tmp_path / "elsewhere/head/federated/eps-8/seed-0")
     assert (copied.run_name, copied.experiment) == (run.run_name, None)
     for path in ("runs/mine", "runs/head/federated/eps-8/0"):
         other = RunFolder(tmp_path / path)
-        assert (other.run_name, other.experiment) == ({}, None)
+        assert (other.run_name, other.experiment) == (None, None)
+
+
+@pytest.mark.parametrize("target", [Target(8), Target(1.2345678), Target(math.inf), Target(math.inf, clipped=False)])
+def test_a_path_and_a_file_hold_the_name_of_a_run_exactly(target, tmp_path):
+    name = RunName("head", "federated", target, 3)
+    assert RunFolder(tmp_path / name.folder).run_name == name
+    assert RunName.from_json(json.loads(json.dumps(name.to_json()))) == name
+
+
+def test_another_spelling_of_epsilon_names_no_run():
+    with pytest.raises(UserError, match=r"Expected epsilon as the text '8', found '8\.0'"):
+        assert RunFolder(Path("runs/head/federated/eps-8.0/seed-0")).run_name

@@ -7,6 +7,8 @@ import pytest
 import torch
 from public_discs import NETWORK, SETTINGS, public
 
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.brain.images import by_orders
 from zetadp.brain.pretraining import (
@@ -22,7 +24,7 @@ from zetadp.nn.backbone import SHIFTS, load_backbone, shift_images, shipped_back
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.public import simulate_public_patient
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.pretrained import backbone_of, with_public
 from zetadp.training.settings import TrainingSettings
 
@@ -152,7 +154,9 @@ def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(study, tm
 @pytest.mark.parametrize("domain", ["features", "study"])
 def test_a_plan_finds_the_shipped_backbone_of_its_network(domain):
     network = NetworkSettings("head", domain, components=8, start="public")
-    plan = Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), (NodeConstants("a", 2, 1),), delta=0.1)
+    plan = Plan(
+        RunName("a", "federated", Target(8), 0), network, TrainingSettings(1), (NodeConstants("a", 2, 1),), delta=0.1
+    )
     found = backbone_of(with_public(plan, load_backbone(shipped_backbone(network))), None)
     assert found.layers == found.centred == (domain == "study")
     assert found.components == 64
@@ -162,7 +166,7 @@ def test_images_are_no_unit_where_they_change_each_other():
     network = NetworkSettings("head", "study", components=8)
     nodes = (NodeConstants("a", 2, 1),)
     with pytest.raises(UserError, match="unit patient for domain study"):
-        Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), nodes, delta=0.1, unit="image")
+        Plan(RunName("a", "federated", Target(8), 0), network, TrainingSettings(1), nodes, delta=0.1, unit="image")
 
 
 def test_features_do_not_depend_on_the_scale_of_intensities(study):

@@ -14,6 +14,7 @@ from commanded import ended, mistake
 from decathlon_builder import volume, write_volume
 from training_builder import TINY, network
 
+from zetadp.base.epsilon import Target
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
@@ -217,7 +218,7 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     overlay(config, said)
     config = load_config(config)
     assert config.cohort.unit == "patient"
-    assert [run.epsilon for run in config.run_names] == ["8"]  # one run, and it is private
+    assert [run.target for run in config.run_names] == [Target(8)]  # one run, and it is private
     plan = make_plan(config.plan(config.run_names[0]))
     assert Noise.of(plan, HEAD_WEIGHTS) == pytest.approx(Noise.of_head(2))  # what the sentence above is about
     declared = said["cohort"]

@@ -16,13 +16,14 @@ import pytest
 import yaml
 
 from zetadp.accounting.threat import Sums
-from zetadp.base.epsilon import CONSENT
+from zetadp.base.epsilon import CONSENT, Target
 from zetadp.base.reading import schema_of
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
 from zetadp.config.load import load_config, overlay
 from zetadp.report.provenance import cohort_shown
-from zetadp.training.plan import Plan, RunName
+from zetadp.training.plan import Plan
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = sorted([*ROOT.glob("workflow/scenarios/*.yaml"), *ROOT.glob("papers/*/scenarios/*.yaml")])
@@ -336,7 +337,7 @@ def test_a_plan_has_the_declared_numbers(network, arm, sizes, expected, rounds):
     }
     arms = {"given": {"expected_patients": 24, "rounds": 12}}
     config = load_config(merged(PAPER, {"networks": networks, "arms": arms}))
-    plan = config.plan(RunName(network, arm, "8", 0))
+    plan = config.plan(RunName(network, arm, Target(8), 0))
     assert [(node.population, node.expected) for node in plan.nodes] == [(size, expected) for size in sizes]
     assert plan.training.rounds == rounds
     assert config.training_of("short") == {**config.training_of("complex"), **networks["short"]["training"]}
@@ -350,7 +351,7 @@ def test_an_arm_of_any_name_is_held_as_its_threat_model_says():
     assert threats == {"federated": "local", "central": "local", "mine": "masked_sums", "one": "central"}
     assert config.node_sizes("one") == [484]
     assert config.node_sizes("central") == config.node_sizes("mine") == config.hospital_sizes == [44] * 11
-    sums = {arm: config.plan(RunName("complex", arm, "8", 0)).sums for arm in ("mine", "federated")}
+    sums = {arm: config.plan(RunName("complex", arm, Target(8), 0)).sums for arm in ("mine", "federated")}
     assert sums == {"mine": Sums(3), "federated": None}
     assert load_config(PAPER).threat("central") == "central"
     assert load_config(PAPER).threat("federated") == "local"
@@ -360,7 +361,7 @@ def test_an_arm_of_any_name_is_held_as_its_threat_model_says():
 def test_images_are_drawn_as_often_as_patients_times_their_images(everywhere):
     unit = {"unit": "image", "images_per_patient": 8}
     place = {"training": unit} if everywhere else {"networks": {"complex": {"training": unit}}}
-    plan = load_config(merged(SIMULATED, place)).plan(RunName("complex", "federated", "8", 0))
+    plan = load_config(merged(SIMULATED, place)).plan(RunName("complex", "federated", Target(8), 0))
     assert (plan.unit, plan.units_of_a_person, plan.training.rounds) == ("image", 80, 917)
     assert {(node.population, node.expected) for node in plan.nodes} == {(44 * 80, 24.0 * 8)}
 
@@ -372,8 +373,11 @@ def test_the_grid_holds_every_combination_once_in_a_fixed_order():
     ]
     runs = load_config(merged(PAPER, {"runs": blocks})).run_names
     assert len(runs) == len(set(runs)) == 8 + 2
-    assert runs[0] == RunName("complex", "federated", "8", 0)
-    assert runs[-2:] == [RunName("complex", "federated", "1", 1), RunName("complex", "federated", "unclipped", 1)]
+    assert runs[0] == RunName("complex", "federated", Target(8), 0)
+    assert runs[-2:] == [
+        RunName("complex", "federated", Target(1), 1),
+        RunName("complex", "federated", Target(math.inf, clipped=False), 1),
+    ]
 
 
 def test_numbers_that_the_command_line_leaves_as_text_are_numbers_and_stay_as_written():
@@ -394,7 +398,7 @@ def test_numbers_that_the_command_line_leaves_as_text_are_numbers_and_stay_as_wr
     assert config.networks["complex"].widths == (16, 32)
     assert config.arms["central"].rounds == 7
     assert config.arms["federated"].epochs == 2.5
-    assert [run.epsilon for run in config.run_names] == ["8", "8", "0.5", "0.5"]
+    assert [str(run.target) for run in config.run_names] == ["8", "8", "0.5", "0.5"]
     assert config.run_names[0].seed == 0
 
 
@@ -405,7 +409,7 @@ def test_by_scanner_a_node_has_the_declared_patients_of_its_scanner():
 
 
 def test_a_plan_names_its_task_with_its_settings():
-    run = RunName("complex", "federated", "8", 0)
+    run = RunName("complex", "federated", Target(8), 0)
     once = merged(PAPER, DIGITS, {"task": {"settings": {"composite": "once"}}})
     assert load_config(once).plan(run).task == {"name": "phase_mnist", "composite": "once"}
     brain = {"name": "brain_sequences", "slices": 20, "size": 32}

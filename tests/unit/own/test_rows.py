@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,8 @@ from zetadp.account.exposure import declared_run, seen_by
 from zetadp.account.ledger import Ledger
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.nn.settings import NetworkSettings
 from zetadp.own.rows import mixed_as
@@ -21,7 +24,7 @@ from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.outbox import Outbox
-from zetadp.training.plan import Plan, RunName
+from zetadp.training.plan import Plan
 from zetadp.training.promise import noise_of_plan
 from zetadp.training.records import LabelledItems, Node
 from zetadp.training.round import do_round
@@ -37,7 +40,7 @@ def mixing(kind: str, rows: int = ROWS) -> MixingSettings:
     return MixingSettings(rows, active=1 / 4 if kind == "open" else 1.0, balance=2.0)
 
 
-def plan(kind: str, *, sigma: float = 0.0, epsilon: str = "inf", rows: int = ROWS) -> Plan:
+def plan(kind: str, *, sigma: float = 0.0, epsilon: float = math.inf, rows: int = ROWS) -> Plan:
     balanced = kind == "all classes"
     settings = TrainingSettings(
         1,
@@ -49,7 +52,7 @@ def plan(kind: str, *, sigma: float = 0.0, epsilon: str = "inf", rows: int = ROW
     )
     task = {"name": "classification", "classes": CLASSES, "balanced": balanced}
     nodes = [Held(f"node-{i}", [[]] * size, size, DEGREE, sigma) for i, size in enumerate(SIZES)]
-    return plan_for(RunName("head", "federated", epsilon, 0), HEAD, settings, nodes, task=task)
+    return plan_for(RunName("head", "federated", Target(epsilon), 0), HEAD, settings, nodes, task=task)
 
 
 def data(kind: str) -> tuple[LabelledItems, list[list[list[int]]]]:
@@ -111,10 +114,10 @@ def test_a_row_is_the_mean_of_those_drawn_for_it_over_the_degree(kind, tmp_path)
 
 
 def test_noise_is_calibrated_for_the_rows_of_one_unit():
-    of = plan("open", sigma=10.0, epsilon="2")
+    of = plan("open", sigma=10.0, epsilon=2)
     sigma = noise_of_plan(of)
     assert 1.9 < composition.epsilon({NoisySum(4 * DEGREE / SIZES[0], sigma): 3}, of.delta) <= 2
-    assert noise_of_plan(plan("labelled", sigma=10.0, epsilon="2")) != sigma
+    assert noise_of_plan(plan("labelled", sigma=10.0, epsilon=2)) != sigma
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,7 +133,7 @@ def test_more_patients_than_a_row_is_open_to_are_refused():
     settings = TrainingSettings(1, estimator="mixed_rows", mixing=MixingSettings(4, active=0.25))
     held = [Held("a", [[0]] * 10, 10, 5.0, 0.0)]
     with pytest.raises(UserError, match="Lower the degree"):
-        plan_for(RunName("head", "central", "inf", 0), HEAD, settings, held)
+        plan_for(RunName("head", "central", Target(math.inf), 0), HEAD, settings, held)
     with pytest.raises(UserError, match="multiple of 4"):
         MixingSettings(5, active=0.25)
     assert MixingSettings(10, active=0.3).share == Fraction(3, 10)
@@ -151,5 +154,5 @@ def test_a_degree_below_one_is_refused_and_fewer_rows_proposed():
 
 @pytest.mark.parametrize("rows", [4, 8])
 def test_no_other_node_hides_a_row_that_is_public_by_itself(rows):
-    run = declared_run("rows", plan("open", sigma=2.0, epsilon="8", rows=rows).declaration())
+    run = declared_run("rows", plan("open", sigma=2.0, epsilon=8, rows=rows).declaration())
     assert seen_by(run, "reader") == seen_by(run, "node") == seen_by(run, "server")

@@ -1,5 +1,6 @@
 import io
 import json
+import math
 from xml.etree import ElementTree as ET
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 from matplotlib.text import Text
 from run_builder import write_run
 
+from zetadp.base.epsilon import Target
 from zetadp.base.tables import Sheet
 from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.notes import notes
@@ -78,13 +80,13 @@ def test_every_format_holds_every_number_and_note(sheet, render):
 
 
 def test_notes_say_what_applies_and_nothing_else(runs):
-    private = runs[runs["epsilon"] == "1"]
+    private = runs[runs["epsilon"] == Target(1)]
     text = " ".join(notes(private.assign(noise_source="os", unit="record"), REAL))
     assert "per record" in text
     assert "operating system" in text
     for absent in ("simulat", "∞", "nclipped", "seeded"):
         assert absent not in text
-    text = " ".join(notes(runs.assign(epsilon="unclipped"), REAL))
+    text = " ".join(notes(runs.assign(epsilon=Target(math.inf, clipped=False)), REAL))
     assert "neither clipped nor get noise" in text
     # Without a private run no noise was drawn from any source.
     assert "seeded" not in text
@@ -106,7 +108,7 @@ def test_no_name_of_a_cohort_says_whether_it_is_simulated(runs, name, simulated)
 def test_csv_comes_back_in_full_precision(runs):
     table = table1(runs, Cohort("cohort, 40 + 2 patients", simulated=True))
     text = to_csv(table, notes(runs, SIMULATED, TOTAL))
-    back = pd.read_csv(io.StringIO(text), comment="#", dtype={"epsilon": str})
+    back = pd.read_csv(io.StringIO(text), comment="#", converters={"epsilon": Target.named})
     pd.testing.assert_frame_equal(back, table, check_exact=True, check_dtype=False)
     assert "# The cohort is simulated" in text
 

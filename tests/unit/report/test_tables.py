@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
+from zetadp.base.epsilon import Target
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort
@@ -26,7 +27,7 @@ def test_mean_and_spread_are_those_of_the_seeds(three_seeds):
     assert row["seeds"] == 3
     assert row["mean"] == pytest.approx(65.0)
     assert row["std"] == pytest.approx(100 * math.sqrt((0.15**2 + 0.05**2 + 0.2**2) / 2))
-    assert (row["network"], row["arm"], row["epsilon"]) == ("complex", "federated", "3")
+    assert (row["network"], row["arm"], row["epsilon"]) == ("complex", "federated", Target(3))
     assert (row["cohort"], row["unit"], row["noise"], row["patients"]) == ("simulated cohort", "patient", "seeded", 2)
 
 
@@ -63,7 +64,7 @@ def test_epsilons_are_ordered_as_numbers_with_infinity_and_unclipped_last(tmp_pa
     labels = ["10", "inf", "0.5", "unclipped", "3"]
     runs = collect([write_run(tmp_path, {"a": 10, "b": 12}, epsilon=label) for label in labels])
     table = table1(runs, COHORT)
-    assert list(table["epsilon"]) == ["0.5", "3", "10", "inf", "unclipped"]
+    assert [str(target) for target in table["epsilon"]] == ["0.5", "3", "10", "inf", "unclipped"]
     assert list(table["noise"]) == ["seeded", "seeded", "seeded", "none", "none"]
 
 

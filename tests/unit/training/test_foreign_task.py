@@ -14,6 +14,8 @@ from own_package import TASK as PACKAGE
 
 from zetadp.account.book import recorded_runs
 from zetadp.account.statement import run_statement
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import code_of
@@ -24,7 +26,7 @@ from zetadp.training.checkpoint import RunFiles
 from zetadp.training.evaluation import outputs_of
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import make_plan, promise_of
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
@@ -55,7 +57,9 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     sgd = OptimiserSettings(0.2, drop_after=1, name="sgd")
     settings = TrainingSettings(rounds=40, images_per_patient=3, clip=5.0, optimiser=sgd)
     here = NodeConstants("here", PATIENTS, PATIENTS)
-    plan = Plan(RunName("own", "central", "8", 0), NetworkSettings("own"), settings, (here,), task=TASK, cohort="toy")
+    plan = Plan(
+        RunName("own", "central", Target(8), 0), NetworkSettings("own"), settings, (here,), task=TASK, cohort="toy"
+    )
     plan = make_plan(plan)
     assert promise_of(plan, "here").epsilon <= 8
     folder, own, test, task = tmp_path / "run", held(0), held(2), task_of(TASK)

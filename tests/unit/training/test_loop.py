@@ -13,19 +13,21 @@ from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, re
 import zetadp.training.progress
 from zetadp.account.ledger import read_ledger
 from zetadp.accounting.threat import Sums
+from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.nn.models import NetworkSettings, build, taper_factors
 from zetadp.training.checkpoint import Checkpoint, RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import Trained, train
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import noise_of_plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
-RUN = RunName("complex", "federated", "8", 3)
+RUN = RunName("complex", "federated", Target(8), 3)
 SETTINGS = TrainingSettings(rounds=5, images_per_patient=4, optimiser=OptimiserSettings(0.02))
 OFTEN = Performance(evaluate_every=2, checkpoint_seconds=0, chunk=8)
 PLANS = [
@@ -91,7 +93,7 @@ def plain_step(parameters, scores, optimiser, data: LabelledItems, clip: float |
 def test_without_noise_one_node_of_all_patients_is_clipped_gradient_descent(paths, epsilon, clip):
     data = records(6)
     settings = replace(SETTINGS, clip=0.3)
-    found = trained(paths, replace(RUN, epsilon=epsilon), settings=settings, plans=EVERYBODY, data=data)
+    found = trained(paths, replace(RUN, target=Target.named(epsilon)), settings=settings, plans=EVERYBODY, data=data)
     start, model = (build(TINY, CLASSES, SIZE, stream(RUN.seed, Purpose.WEIGHTS)) for _ in range(2))
     own = settings.optimiser
     optimiser = torch.optim.NAdam(model.parameters(), lr=own.learning_rate)
@@ -289,7 +291,7 @@ def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights
     weight, bias = (torch.randn(shape, dtype=torch.complex64, generator=random) for shape in ((4, 3), (4,)))
     start = {"affine.weight": weight.clone(), "affine.bias": bias.clone()}
     settings = TrainingSettings(rounds=5, images_per_patient=8, optimiser=PLAIN, clip=0.4)
-    run, network = replace(RUN, epsilon="inf"), replace(HEAD, taper=taper)
+    run, network = replace(RUN, target=Target(math.inf)), replace(HEAD, taper=taper)
     result = trained(paths, run, network, settings, EVERYBODY, data, None, Performance(chunk=20), start=start)
     parameters, passed = [weight.requires_grad_(), bias.requires_grad_()], []
     optimiser = torch.optim.SGD(parameters, lr=0.5)
@@ -308,7 +310,7 @@ def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
     settings = TrainingSettings(rounds=4, images_per_patient=8, optimiser=PLAIN, clip=0.4)
     head = replace(HEAD, components=8, taper="noise")
     nodes = (NodeConstants("a", 10, 10.0), NodeConstants("b", 20, 20.0))
-    declared = Plan(replace(RUN, epsilon="1"), head, settings, nodes)
+    declared = Plan(replace(RUN, target=Target(1)), head, settings, nodes)
     tapers = [declared.with_noise(sigma).network.taper for sigma in (0.5, 1, 2)]
     assert declared.network.taper == "noise"  # nobody knows the noise yet
     with pytest.raises(UserError, match="Expected taper as a number"):
@@ -322,7 +324,7 @@ def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
     assert json.loads(json.dumps(noisy.to_json()))["network"]["taper"] == tapers[2]
     assert Plan.from_json(noisy.to_json()) == noisy
     for epsilon in ("inf", "unclipped"):
-        without = replace(declared, run=replace(RUN, epsilon=epsilon))
+        without = replace(declared, run=replace(RUN, target=Target.named(epsilon)))
         assert without.network.taper == 0
         assert "taper" not in without.to_json()["network"]
 
@@ -330,7 +332,7 @@ def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
 @pytest.mark.parametrize("share", [0, 0.98])
 @pytest.mark.parametrize(("epsilon", "more"), [("8", {}), ("1", {}), ("8", {"threat": "masked_sums", "sums": Sums(0)})])
 def test_a_plan_with_too_little_noise_for_its_name_is_not_trained(share, epsilon, more, paths):
-    whole = Plan(replace(RUN, epsilon=epsilon), TINY, SETTINGS, CONSTANTS, **more)
+    whole = Plan(replace(RUN, target=Target.named(epsilon)), TINY, SETTINGS, CONSTANTS, **more)
     bare = whole.with_noise(share * noise_of_plan(whole))
     files = RunFiles(paths["ledger_path"], paths["checkpoint_path"])
     with pytest.raises(UserError, match=f"at most epsilon {epsilon}"):

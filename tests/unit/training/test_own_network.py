@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,16 @@ import torch
 from torch import nn
 from training_builder import SIZE, TINY, Held, records, train_run
 
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.nn.settings import NetworkSettings
-from zetadp.training.plan import RunName
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
 README = Path(__file__).parents[3] / "README.md"
 OWN = NetworkSettings("own")
-RUN = RunName("own", "central", "inf", 0)
+RUN = RunName("own", "central", Target(math.inf), 0)
 SETTINGS = TrainingSettings(rounds=3, images_per_patient=4, clip=0.3, optimiser=OptimiserSettings(0.02))
 EVERYBODY = [Held("here", [[i] for i in range(6)], 6, 6.0, 0.0)]
 

@@ -8,19 +8,21 @@ import pytest
 
 from papers.directions.mechanism import Direction
 from zetadp.accounting.threat import Sums
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.nn.settings import NetworkSettings
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import MixingSettings, OptimiserSettings, TrainingSettings
 
 PLAN = Plan(
-    run=RunName("head", "federated", "8", 3),
+    run=RunName("head", "federated", Target(8), 3),
     network=NetworkSettings("head", "features", components=3),
     training=TrainingSettings(rounds=1),
     nodes=(NodeConstants("north", 3, 2.0, 0.7), NodeConstants("south", 3, 2.0, 0.7)),
     cohort="one",
 )
 OTHER = {
-    "run": [{"network": "other"}, {"arm": "other"}, {"epsilon": "3"}, {"seed": 4}],
+    "run": [{"network": "other"}, {"arm": "other"}, {"target": Target(3)}, {"seed": 4}],
     "network": [
         {"family": "linear", "domain": "kspace", "components": 0},
         {"domain": "study"},

@@ -11,20 +11,21 @@ import torch
 from training_builder import CLASSES, Held, by_record, plan_for, train_run
 
 from zetadp.accounting.threat import Sums
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.nn.heads import ClassMeans
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS
 from zetadp.training.assembly import Assembly
 from zetadp.training.loop import Trained
-from zetadp.training.plan import RunName
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import Performance, TrainingSettings
 
 COMPONENTS, PATIENTS = 3, 5
 HEAD = NetworkSettings("head", "features", components=COMPONENTS)
 LABELS = torch.arange(CLASSES).repeat_interleave(2)
-RUN = RunName("own", "federated", "8", 0)
+RUN = RunName("own", "federated", Target(8), 0)
 PLANS = [
     Held("node-01", [[0], [1]], 2, expected=2, noise_multiplier=0.8),
     Held("node-02", [[2], [3], [4]], 3, expected=3, noise_multiplier=0.8),
@@ -73,7 +74,7 @@ def without_noise() -> list[Held]:
 
 @pytest.mark.parametrize("start", [None, public()])
 def test_the_head_is_that_of_the_mean_over_nodes_of_the_mean_over_patients(tmp_path, start):
-    result = trained(tmp_path, plans=without_noise(), run=replace(RUN, epsilon="inf"), start=start)
+    result = trained(tmp_path, plans=without_noise(), run=replace(RUN, target=Target(math.inf)), start=start)
     statistic = ClassMeans(COMPONENTS, (0.25,) * CLASSES, norm=0.8, bound=0.5)
     contributions = statistic(by_record(data()), LABELS.expand(PATIENTS, -1))
     mean = (contributions[:2].mean(dim=0) + contributions[2:].mean(dim=0)) / 2
