@@ -41,7 +41,7 @@ rule invert_gradients:
     params:
         settings=asdict(INVERSION),
         networks={name: CONFIG.networks[name].settings.to_json() for name in INVERTED},
-        clips={name: CONFIG.training_of(name)["clip"] for name in INVERTED},
+        clips={name: CONFIG.training_of(name).clip for name in INVERTED},
         size=CONFIG.slices.size,
         delta=CONFIG.privacy.delta,
         code=code_of("scripts/invert_gradients.py"),

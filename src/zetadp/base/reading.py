@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
@@ -120,6 +120,16 @@ def _resolved(value: Any, folder: Path) -> Any:  # noqa: ANN401  (any value)
     return {key: _resolved(item, folder) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+def described_by(*kinds: type) -> Callable[[Settings], Settings]:
+    """Decorate settings: the docstrings of these classes describe the keys that their own docstring leaves out."""
+
+    def mark(settings: Settings) -> Settings:
+        setattr(settings, "described_by", kinds)  # noqa: B010  (mypy knows no such attribute)
+        return settings
+
+    return mark
+
+
 @cache
 def _model(kind: Any) -> Any:  # noqa: ANN401  (any type)
     from pydantic import ConfigDict, create_model
@@ -226,7 +236,7 @@ def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401  (any
     descriptions: dict[str, dict[str, str]] = {}
     for member in _classes(kind, set()):
         texts = descriptions.setdefault(member.__name__, {})
-        for base in reversed([*getattr(member, "described_by", ()), *member.__mro__]):
+        for base in reversed([*member.__mro__, *getattr(member, "described_by", ())]):
             texts |= attributes(base)
     return descriptions
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from statistics import median
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any
 
 from zetadp.accounting.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
 from zetadp.audit.settings import Audit
@@ -35,8 +35,6 @@ from zetadp.training.partition import PartitionSettings, node_name, node_sizes
 from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
 from zetadp.training.task import settings_class, task_of
-
-Settings = TypeVar("Settings", TrainingSettings, OptimiserSettings, Performance)
 
 
 @dataclass(frozen=True)
@@ -147,13 +145,14 @@ class Config:
         """Return the declared number of training patients of each node of an arm."""
         return [self.cohort.train_patients] if self.threat(arm) == "central" else self.hospital_sizes
 
-    def training_of(self, network: str) -> dict[str, Any]:
+    def training_of(self, network: str) -> Training:
         """Return the training settings of a network: the general ones, replaced by its own where it has some."""
         return self.networks[network].all_training(self.training)
 
     def performance(self, network: str) -> Performance:
         """Return the settings that change the speed of a network's training and not its result."""
-        return _taken(Performance, self.training_of(network))
+        how = self.training_of(network)
+        return Performance(how.evaluate_every, how.checkpoint_seconds, how.chunk)
 
     def faults_of_plans(self) -> list[str]:
         """Return every fault of the grid's plans once, with its key and one run that has it."""
@@ -202,32 +201,49 @@ class Config:
 
     def _planned(self, run: RunName) -> Plan:
         network, arm = self.networks[run.network], self.arms[run.arm]
-        sizes, threat, training_of_network = self.node_sizes(run.arm), self.threat(run.arm), network.training
+        sizes, threat, overrides = self.node_sizes(run.arm), self.threat(run.arm), network.training
         single_round = network.estimator != DESCENT
-        everybody = single_round or training_of_network.get("participation") == EVERYBODY
-        patients_of_round = float(training_of_network.get("expected_patients", arm.expected_patients))
+        everybody = single_round or overrides.get("participation") == EVERYBODY
+        patients_of_round = float(overrides.get("expected_patients", arm.expected_patients))
         expected = [float(size) if everybody else patients_of_round for size in sizes]
-        rounds = 1 if single_round else training_of_network.get("rounds", arm.rounds)
+        rounds = 1 if single_round else overrides.get("rounds", arm.rounds)
         if rounds is None:
             assert arm.epochs is not None
             rounds = max(1, round(float(arm.epochs) * median(sizes) / median(expected)))
-        section = self.training_of(run.network)
+        how, mixing = self.training_of(run.network), None
         if network.estimator == MIXED_ROWS:
             from zetadp.own.rows import mixed_as  # takes long to import
 
-            mixing = dict(training_of_network.get("mixing", {}))
+            given = overrides.get("mixing", {})
             rows, expected = mixed_as(
                 run.target.epsilon,
                 self.privacy.delta,
                 sizes,
-                rows=mixing.get("rows"),
-                degree=mixing.pop("degree", None),
-                active=mixing.get("active", 1),
+                rows=given.get("rows"),
+                degree=given.get("degree"),
+                active=given.get("active", MixingSettings.active),
             )
-            section["mixing"] = MixingSettings(**{**mixing, "rows": rows})
-        section["optimiser"] = _taken(OptimiserSettings, {**section, "name": section["optimiser"]})
-        training = _taken(TrainingSettings, {**section, "rounds": int(rounds), "noise": self.privacy.noise})
-        unit, images = section["unit"], 1
+            others: dict[str, Any] = {key: value for key, value in given.items() if key not in ("rows", "degree")}
+            mixing = MixingSettings(rows, **others)
+        training = TrainingSettings(
+            int(rounds),
+            how.images_per_patient,
+            OptimiserSettings(
+                learning_rate=how.learning_rate,
+                drop_after=how.drop_after,
+                drop_factor=how.drop_factor,
+                name=how.optimiser,
+                momentum=how.momentum,
+                averaged=how.averaged,
+            ),
+            how.clip,
+            self.privacy.noise,
+            network.estimator,
+            overrides.get("feature_norm", TrainingSettings.feature_norm),
+            mixing,
+            how.mechanism,
+        )
+        unit, images = how.unit, 1
         if unit == IMAGE:
             images = self.images_of_a_patient
             if (wanted_images := training.images_per_patient) > images:
@@ -244,7 +260,7 @@ class Config:
             nodes=tuple(map(NodeConstants, names, sizes, expected)),
             delta=self.privacy.delta,
             cohort=self.cohort.name,
-            cohort_unit=cast("Any", self.cohort.unit),
+            cohort_unit=self.cohort.unit,
             task=self.task_content,
             partition={**vars(self.partition), "sizes": self.hospital_sizes},
             unit=unit,
@@ -270,11 +286,6 @@ class Config:
             f"{trainings}: {cost}, all together and each made once. What was released before is added to it: zetadp "
             "budget prints the total."
         )
-
-
-def _taken(kind: type[Settings], section: Mapping[str, Any]) -> Settings:
-    """Return the settings of a class that a section holds among others."""
-    return kind(**{name: section[name] for name in kind.__dataclass_fields__ if name in section})
 
 
 def runs_of(blocks: Iterable[Block]) -> list[RunName]:

@@ -166,7 +166,7 @@ def _estimators(networks: Mapping[str, Network]) -> Iterator[str]:
 def _images(networks: Mapping[str, Network], training: Training, cohort: CohortSection) -> Iterator[str]:
     """Yield runs whose unit is the image, where it does not protect anybody."""
     for name, network in networks.items():
-        if network.all_training(training)["unit"] == IMAGE and cohort.source != "simulated":
+        if network.all_training(training).unit == IMAGE and cohort.source != "simulated":
             section = f"networks.{name}.training" if "unit" in network.training else "training"
             yield (
                 f"{section}.unit: expected patient for a cohort with source {cohort.source}; found image. A guarantee "
@@ -332,17 +332,17 @@ def _candidates(
         network, where = networks[name], "audit.candidates.networks"
         settings = network.all_training(training)
         for key, value, expected in (
-            ("participation", settings.get("participation"), EVERYBODY),
+            ("participation", network.training.get("participation"), EVERYBODY),
             ("estimator", network.estimator, DESCENT),
-            ("mechanism", settings["mechanism"], GAUSSIAN),
-            ("unit", settings["unit"], "patient"),
+            ("mechanism", settings.mechanism, GAUSSIAN),
+            ("unit", settings.unit, "patient"),
         ):
             if value != expected:
                 yield f"{where}.{number}: expected a network trained with {key} {expected}; found {name} with {value}."
         if network.domain not in {"kspace", "features"}:
             value = f"{name} of {network.domain}"
             yield f"{where}.{number}: expected a network of domain kspace or features; found {value}."
-        images, sequences = settings["images_per_patient"], len(SEQUENCES)
+        images, sequences = settings.images_per_patient, len(SEQUENCES)
         if images % sequences or images > sequences * slices.count:
             yield (
                 f"{where}.{number}: expected a multiple of {sequences} images a patient, at most "

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal, TypeAlias
 
 from typing_extensions import TypedDict
 
 from zetadp.accounting.threat import MASKED_SUMS, NOISE_SOURCES, NoiseSource, Sums, Threat
 from zetadp.base.epsilon import CONSENT, Delta, Target
-from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
-from zetadp.nn.settings import AT_ONCE, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
+from zetadp.base.reading import described_by
+from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Share, Spelled, Within
+from zetadp.nn.settings import DESCENT, FEATURES, OWN, BackboneTraining, NetworkSettings
 from zetadp.phantom.settings import Simulated
 from zetadp.training.settings import (
     MOST_ROUNDS,
+    Clip,
+    Estimator,
+    ImagesPerPatient,
+    Law,
     MixingSettings,
+    Momentum,
+    OptimiserName,
     OptimiserSettings,
     Patience,
     Performance,
+    Seconds,
     TrainingSettings,
 )
 
@@ -28,6 +35,7 @@ EVERYBODY = "all"
 FileName = Annotated[str, Spelled("[A-Za-z0-9][A-Za-z0-9_.-]*")]
 Key = Annotated[str, Spelled("[A-Za-z][A-Za-z0-9_]*")]
 Names = Annotated[list[str], Filled()]
+DrawnUnit: TypeAlias = Literal["patient", "image"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ class CohortSection:
     test_patients: Count
     folder: str | None = None
     real_patients: bool | None = None
-    unit: Annotated[str, OneOf(("patient", "speaker", "record"))] = "record"
+    unit: Literal["patient", "speaker", "record"] = "record"
     patient_key: str | None = None
     one_record_per_patient: bool = False
     simulated: Simulated = field(default_factory=Simulated)
@@ -101,96 +109,91 @@ class CohortSection:
         return self.source != "simulated" if self.real_patients is None else self.real_patients
 
 
-def _keys(*kinds: type, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the types of all fields of settings classes, as keys of one flat section."""
-    types = {name: hint for kind in kinds for name, hint in get_type_hints(kind, include_extras=True).items()}
-    types["optimiser"] = types.pop("name", None)
-    return {name: hint for name, hint in types.items() if name not in without}
+@described_by(TrainingSettings, OptimiserSettings, Performance)
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained.
+
+    Attributes
+    ----------
+    optimiser
+        The server's, nadam or sgd (plain steps, whose length does not adapt to the noise).
+    unit
+        Unit that is drawn, clipped and hidden by itself: patient, or image, for comparison with epsilons that hold per
+        image, on simulated cohorts only; as many images are drawn as of patients, statements are labelled per image,
+        and print the much larger epsilon of a patient in addition.
+    """
+
+    images_per_patient: ImagesPerPatient = TrainingSettings.images_per_patient
+    optimiser: OptimiserName = OptimiserSettings.name
+    clip: Clip = TrainingSettings.clip
+    mechanism: Law = TrainingSettings.mechanism
+    learning_rate: Positive = OptimiserSettings.learning_rate
+    drop_after: Share = OptimiserSettings.drop_after
+    drop_factor: Positive = OptimiserSettings.drop_factor
+    momentum: Momentum = OptimiserSettings.momentum
+    averaged: Share = OptimiserSettings.averaged
+    evaluate_every: Count = Performance.evaluate_every
+    checkpoint_seconds: Seconds = Performance.checkpoint_seconds
+    chunk: Count | None = Performance.chunk
+    unit: DrawnUnit = "patient"
 
 
-_typed_dict: Any = TypedDict  # mypy wants the keys written out
+@described_by(MixingSettings)
+class Mixing(TypedDict, total=False):
+    """How the rows of mixed_rows are mixed.
+
+    Attributes
+    ----------
+    rows
+        Rows that each node releases; without it, as many as a node of median size has patients.
+    degree
+        Patients expected in a row; without it, the number of the theorem for the epsilon of the run.
+    """
+
+    rows: Count
+    active: Annotated[float, Within(gt=0, le=1)]
+    balance: Positive
+    real: bool
+    shares: tuple[float, ...] | None
+    degree: Positive
 
 
-def _section(name: str, keys: Mapping[str, Any], described_by: Sequence[type], text: str) -> Any:  # noqa: ANN401  (a type made here)
-    """Return the type of a section that holds only the keys which are given."""
-    return _described(_typed_dict(name, keys, total=False), described_by, text)
+@described_by(TrainingSettings, OptimiserSettings, Performance)
+class OwnTraining(TypedDict, total=False):
+    """How one network is trained, in place of what training and its arm say. A key that is not given is absent.
 
+    Attributes
+    ----------
+    optimiser, unit
+        As in training.
+    mixing
+        How the rows of mixed_rows are mixed.
+    participation
+        sampled draws patients as the arm says; all lets every patient take part in every round, which needs fewer
+        rounds and adds no randomness but the noise.
+    expected_patients
+        Expected number of patients in a round at each node.
+    """
 
-def _described(section: Any, described_by: Sequence[type], text: str) -> Any:  # noqa: ANN401  (a type made here)
-    """Return the type with its docstring, and the classes whose docstrings describe its other keys."""
-    section.__doc__, section.described_by = text, described_by
-    return section
-
-
-_SETTINGS_CLASSES = (TrainingSettings, OptimiserSettings, Performance)
-_TRAINING_KEYS = {
-    **_keys(*_SETTINGS_CLASSES, without=("recipe", "rounds", "noise", "estimator", "feature_norm", "mixing")),
-    "unit": Annotated[str, OneOf(("patient", IMAGE))],
-}
-_DEFAULT_VALUES = {item.name: item.default for kind in _SETTINGS_CLASSES for item in fields(kind)}
-_DEFAULT_VALUES |= {"optimiser": OptimiserSettings.name, "unit": "patient"}
-_NETWORK_KEYS = {
-    **{name: hint for name, hint in _TRAINING_KEYS.items() if name != "checkpoint_seconds"},
-    "estimator": Annotated[str, OneOf((DESCENT, *AT_ONCE))],
-    "mixing": _section(
-        "Mixing",
-        {**_keys(MixingSettings, without=("learn", "optimiser")), "degree": Positive},
-        (MixingSettings,),
-        """How the rows of mixed_rows are mixed.
-
-Attributes
-----------
-rows
-    Rows that each node releases; without it, as many as a node of median size has patients.
-degree
-    Patients expected in a row; without it, the number of the theorem for the epsilon of the run.
-""",
-    ),
-    "feature_norm": Positive,
-    "rounds": Count,
-    "participation": Annotated[str, OneOf(("sampled", EVERYBODY))],
-    "expected_patients": Positive,
-}
-if TYPE_CHECKING:
-    Training: TypeAlias = Any
-    OwnTraining: TypeAlias = Mapping[str, Any]
-else:
-    Training = _described(
-        make_dataclass(
-            "Training", [(name, hint, _DEFAULT_VALUES[name]) for name, hint in _TRAINING_KEYS.items()], frozen=True
-        ),
-        _SETTINGS_CLASSES,
-        """How a model is trained.
-
-Attributes
-----------
-optimiser
-    The server's, nadam or sgd (plain steps, whose length does not adapt to the noise).
-unit
-    Unit that is drawn, clipped and hidden by itself: patient, or image, for comparison with epsilons that hold per
-    image, on simulated cohorts only; as many images are drawn as of patients, statements are labelled per image, and
-    print the much larger epsilon of a patient in addition.
-""",
-    )
-    OwnTraining = _section(
-        "OwnTraining",
-        _NETWORK_KEYS,
-        _SETTINGS_CLASSES,
-        """How one network is trained, in place of what training and its arm say.
-
-Attributes
-----------
-optimiser, unit
-    As in training.
-mixing
-    How the rows of mixed_rows are mixed.
-participation
-    sampled draws patients as the arm says; all lets every patient take part in every round, which needs fewer rounds
-    and adds no randomness but the noise.
-expected_patients
-    Expected number of patients in a round at each node.
-""",
-    )
+    images_per_patient: ImagesPerPatient
+    optimiser: OptimiserName
+    clip: Clip
+    mechanism: Law
+    learning_rate: Positive
+    drop_after: Share
+    drop_factor: Positive
+    momentum: Momentum
+    averaged: Share
+    evaluate_every: Count
+    chunk: Count | None
+    unit: DrawnUnit
+    estimator: Estimator
+    mixing: Mixing
+    feature_norm: Positive
+    rounds: Count
+    participation: Annotated[str, OneOf(("sampled", EVERYBODY))]
+    expected_patients: Positive
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,7 @@ class Network(NetworkSettings):
         How this network is trained, in place of what training and its arm say.
     """
 
-    training: OwnTraining = field(default_factory=dict)
+    training: OwnTraining = field(default_factory=OwnTraining)
 
     def __post_init__(self) -> None:
         """Check the network, which comes from this package."""
@@ -226,9 +229,11 @@ class Network(NetworkSettings):
         """Whether it starts from the public backbone or takes its features."""
         return self.start == "public" or self.domain in FEATURES
 
-    def all_training(self, general: Training) -> dict[str, Any]:
+    def all_training(self, general: Training) -> Training:
         """Return its training settings: the general ones, replaced by its own where it has some."""
-        return {**vars(general), **self.training}
+        keys = {field.name for field in fields(general)}
+        overrides: dict[str, Any] = {key: value for key, value in self.training.items() if key in keys}
+        return replace(general, **overrides)
 
 
 @dataclass(frozen=True)
@@ -361,7 +366,7 @@ class Privacy:
     """
 
     delta: Delta = 0.001
-    noise: Annotated[str, OneOf(NOISE_SOURCES)] = NoiseSource.SEEDED.value
+    noise: Annotated[NoiseSource, OneOf(NOISE_SOURCES)] = NoiseSource.SEEDED
     cap: Positive | None = None
     trainings: Count = 1
     without_noise: str | None = None
@@ -369,6 +374,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         """Check the consent."""
+        object.__setattr__(self, "noise", NoiseSource(self.noise))
         if self.without_noise not in {None, CONSENT}:
             raise ValueError(f"Expected without_noise to be the sentence '{CONSENT}', found {self.without_noise!r}.")
 

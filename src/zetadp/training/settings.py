@@ -28,6 +28,14 @@ NO_EXACT_SAMPLER = (
     "other laws of noise are sampled in floating point, and the last bits of such a sample reveal who took part"
 )
 
+ImagesPerPatient = Annotated[int, Within(ge=1, le=10**6)]
+Clip = Annotated[float, Within(ge=1e-9, le=1e9)]
+Estimator = Annotated[str, OneOf((DESCENT, *AT_ONCE))]
+Law = Annotated[str, Spelled("[a-z][a-z0-9_]*")]
+OptimiserName = Annotated[str, OneOf(("nadam", "sgd"))]
+Momentum = Annotated[float, Within(ge=0, le=0.999)]
+Seconds = Annotated[float, Within(ge=0, le=1e9)]
+
 
 @dataclass(frozen=True)
 class OptimiserSettings(Checked):
@@ -56,8 +64,8 @@ class OptimiserSettings(Checked):
     learning_rate: Positive = 2e-4
     drop_after: Share = 0.6
     drop_factor: Positive = 10
-    name: Annotated[str, OneOf(("nadam", "sgd"))] = "nadam"
-    momentum: Annotated[float, Within(ge=0, le=0.999)] = 0
+    name: OptimiserName = "nadam"
+    momentum: Momentum = 0
     averaged: Share = 0
     recipe: Mapping[str, Any] | None = None
 
@@ -205,14 +213,14 @@ class TrainingSettings:
     """
 
     rounds: Annotated[int, Within(ge=1, le=MOST_ROUNDS)]
-    images_per_patient: Annotated[int, Within(ge=1, le=10**6)] = 4
+    images_per_patient: ImagesPerPatient = 4
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
-    clip: Annotated[float, Within(ge=1e-9, le=1e9)] = 1.0
+    clip: Clip = 1.0
     noise: Annotated[NoiseSource, OneOf(NOISE_SOURCES)] = NoiseSource.SEEDED
-    estimator: Annotated[str, OneOf((DESCENT, *AT_ONCE))] = DESCENT
+    estimator: Estimator = DESCENT
     feature_norm: Positive = 0.8
     mixing: MixingSettings | None = None
-    mechanism: Annotated[str, Spelled("[a-z][a-z0-9_]*")] = GAUSSIAN
+    mechanism: Law = GAUSSIAN
 
     def described(self) -> dict[str, Any]:
         """Return the settings for plans and ledgers; mixing and mechanism are left out where they are not used."""
@@ -281,7 +289,7 @@ class Performance(Checked):
     """
 
     evaluate_every: Count = 20
-    checkpoint_seconds: Annotated[float, Within(ge=0, le=1e9)] = 30
+    checkpoint_seconds: Seconds = 30
     chunk: Count | None = None
 
 

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
 from zetadp.config.load import load_config, overlay
+from zetadp.config.sections import Training
 from zetadp.report.provenance import cohort_shown
 from zetadp.training.plan import Plan
 
@@ -340,8 +341,50 @@ def test_a_plan_has_the_declared_numbers(network, arm, sizes, expected, rounds):
     plan = config.plan(RunName(network, arm, Target(8), 0))
     assert [(node.population, node.expected) for node in plan.nodes] == [(size, expected) for size in sizes]
     assert plan.training.rounds == rounds
-    assert config.training_of("short") == {**config.training_of("complex"), **networks["short"]["training"]}
+    assert config.training_of("short") == replace(config.training_of("complex"), optimiser="sgd", learning_rate=0.5)
     assert config.performance("short") == config.performance("complex")
+
+
+OTHER_TRAINING = {
+    "images_per_patient": 8,
+    "optimiser": "sgd",
+    "clip": 0.5,
+    "mechanism": "von_mises_fisher",
+    "learning_rate": 0.1,
+    "drop_after": 0.25,
+    "drop_factor": 3,
+    "momentum": 0.5,
+    "averaged": 0.125,
+    "evaluate_every": 7,
+    "checkpoint_seconds": 5,
+    "chunk": 9,
+    "unit": "image",
+}
+
+
+def test_other_values_are_known_of_every_key_of_training():
+    assert [field.name for field in fields(Training)] == list(OTHER_TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("key", "everywhere"),
+    [
+        *((key, True) for key in OTHER_TRAINING),
+        *((key, False) for key in OTHER_TRAINING if key != "checkpoint_seconds"),
+    ],
+)
+def test_every_key_of_training_changes_the_training_and_only_that_key(key, everywhere):
+    run, change = RunName("complex", "federated", Target(8), 0), {"training": {key: OTHER_TRAINING[key]}}
+    change = change if everywhere else {"networks": {"complex": change}}
+    before, after = (load_config(merged(SIMULATED, more)) for more in ({}, change))
+    assert getattr(after.training_of("complex"), key) == OTHER_TRAINING[key]
+    described = [
+        {**asdict(plan), **asdict(how), **asdict(plan.training), **asdict(plan.training.optimiser), "optimiser": None}
+        for plan, how in ((config.plan(run), config.performance("complex")) for config in (before, after))
+    ]
+    changed = {name for name in described[0] if described[0][name] != described[1][name]} - {"training"}
+    wanted = {"optimiser": {"name"}, "unit": {"unit", "units_of_a_person", "nodes"}}.get(key, {key})
+    assert changed == wanted
 
 
 def test_an_arm_of_any_name_is_held_as_its_threat_model_says():
