@@ -204,7 +204,7 @@ GO_ON = replace(QUICK, least_nodes=2)
 
 def test_a_round_needs_no_more_nodes_than_the_plan_has():
     assert (QUICK.least_of(3), GO_ON.least_of(3), GO_ON.least_of(2)) == (3, 2, 2)
-    with pytest.raises(UserError, match="least_nodes: Expected at most 1 "):
+    with pytest.raises(UserError, match="Expected least_nodes of at most 1, the number of nodes, found 2"):
         GO_ON.least_of(1)
 
 

@@ -30,8 +30,8 @@ from zetadp.accounting.threat import (
     Unit,
     check_threat,
 )
-from zetadp.base.epsilon import SMALLEST_DELTA
-from zetadp.base.validation import UserError, in_range, one_of, whole
+from zetadp.base.epsilon import DELTAS
+from zetadp.base.validation import UserError, one_of, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Run:
         one_of(COHORT_UNITS, unit=self.unit)
         one_of(NOISE_SOURCES, noise=self.noise)
         object.__setattr__(self, "noise", NoiseSource(self.noise))
-        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
+        DELTAS.check("delta", self.delta)
         if not self.nodes:
             raise UserError(f"The ledger of run {self.name!r} holds no rounds: train before accounting.")
         if any(isinstance(kind, MaskedSum) != (self.sums is not None) for kind in self.kinds if kind.private):

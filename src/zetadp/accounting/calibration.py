@@ -11,7 +11,7 @@ from zetadp.accounting.composition import central_limit_mu, central_limit_noise,
 from zetadp.accounting.events import MOST_RELEASES
 from zetadp.accounting.kinds import NOISE, NoisySum
 from zetadp.accounting.masked import MaskedSum
-from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
+from zetadp.base.epsilon import check_delta, rounded_up
 from zetadp.base.validation import UserError, in_range, positive
 
 EPSILONS = (1e-3, 1e3)
@@ -31,7 +31,7 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
     target
         Epsilon; infinity asks for no noise.
     delta
-        Between `SMALLEST_DELTA` and 1.
+        As `zetadp.base.epsilon.check_delta` allows it.
     sampling_probability
         Probability that a patient is drawn in a round, in (0, 1].
     rounds
@@ -138,10 +138,7 @@ def _check_target(target: float, delta: float) -> None:
             f"Expected epsilon between {EPSILONS[0]:g} and {EPSILONS[1]:g}, or inf for no noise, found {target}. "
             "Common targets are 1, 3 and 8."
         )
-    if not SMALLEST_DELTA <= delta < 1:
-        raise UserError(
-            f"Expected delta between {SMALLEST_DELTA:g} and 1, found {delta}. Choose less than 1 / number of patients."
-        )
+    check_delta(delta)
 
 
 @lru_cache(maxsize=1024)

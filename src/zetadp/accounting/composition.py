@@ -26,7 +26,7 @@ import numpy as np
 from zetadp.accounting import gaussian
 from zetadp.accounting.events import MOST_RELEASES, Event
 from zetadp.accounting.kinds import FEW_UNITS, Kind, gaussian_event
-from zetadp.base.epsilon import SMALLEST_DELTA
+from zetadp.base.epsilon import DELTAS
 from zetadp.base.validation import UserError, positive
 from zetadp.base.workflow import PROGRESS, only_errors
 
@@ -145,7 +145,7 @@ def epsilon_pld(exposure: Exposure, delta: float, tolerance: float = TOLERANCE) 
     exposure
         Number of releases of each kind. One release without noise makes epsilon infinite.
     delta
-        At least `SMALLEST_DELTA`.
+        In the range `zetadp.base.epsilon.DELTAS`.
     tolerance
         Refinement of the grid ends when one halving of the grid changes the value by less than this fraction. With a
         large fraction the value is computed quickly and is still an upper bound.
@@ -288,8 +288,7 @@ def _has_noise(key: _Key) -> bool:
 
 
 def _checked(delta: float) -> float:
-    if not SMALLEST_DELTA <= delta < 1:
-        raise ValueError(f"Expected {SMALLEST_DELTA} <= delta < 1, found {delta}.")
+    DELTAS.check("delta", delta)
     return delta
 
 

@@ -69,19 +69,22 @@ def describe_guarantee(value: float | str) -> str:
     return f"{rounded_up(value)} (no useful guarantee)" if float(value) > USELESS else rounded_up(value)
 
 
-_DELTAS = Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)
-Delta = Annotated[float, _DELTAS]
+DELTAS = Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)
+Delta = Annotated[float, DELTAS]
 
 
-def check_delta(delta: float, people: int) -> None:
+def check_delta(delta: float, people: int = 1) -> None:
     """Refuse a delta out of range or above 1 / people: a release of one of so many people as a whole would meet it.
 
     Raises
     ------
-    ValueError, UserError
+    UserError
         If it is; the error's key is ``delta``.
     """
-    _DELTAS.check("delta", delta)
+    try:
+        DELTAS.check("delta", delta)
+    except RefusedValueError as error:
+        raise UserError(f"{error} Choose less than 1 / number of patients.", "delta") from error
     if delta * people > 1:
         raise UserError(f"Expected delta of at most 1 / {people}, the number of patients, found {delta:g}.", "delta")
 

@@ -27,6 +27,7 @@ from zetadp.config.sections import (
     Arm,
     Block,
     CohortSection,
+    Federation,
     Network,
     Privacy,
     TaskSection,
@@ -255,6 +256,16 @@ def _engine(engine: str, task: TaskSection, slices: Slices, privacy: Privacy) ->
 
 
 @_rule
+def _nodes(engine: str, federation: Federation, partition: PartitionSettings) -> Iterator[str]:
+    """Yield a round of a real federation that needs more nodes than there are."""
+    if engine == "flower":
+        try:
+            federation.least_of(partition.nodes)
+        except UserError as error:
+            yield f"federation.{error.key}: {error}"
+
+
+@_rule
 def _names(runs: Sequence[Block], networks: Mapping[str, Network], arms: Mapping[str, Arm]) -> Iterator[str]:
     """Yield names in the grid of runs that do not exist."""
     for number, block in enumerate(runs):
@@ -279,12 +290,10 @@ def _sizes(cohort: CohortSection, partition: PartitionSettings) -> Iterator[str]
         node_sizes(partition, cohort.train_patients, cohort.simulated.scanner_patients)
     except UserError as error:
         yield f"partition: {error}"
-    watched = partition.nodes * partition.validation_patients
-    if watched >= cohort.test_patients:
-        yield (
-            f"partition.validation_patients: {watched} test patients would be watched, of {cohort.test_patients}; none "
-            "would be left to test."
-        )
+    try:
+        partition.check_watched(cohort.test_patients)
+    except UserError as error:
+        yield f"partition.{error.key}: {error}"
 
 
 @_rule

@@ -34,6 +34,7 @@ from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import make_plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import MixingSettings, TrainingSettings
+from zetadp.training.task import Classification
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ def _examples(records: Records, plan: Plan) -> LabelledItems:
         raise UserError(
             f"labels: Expected whole numbers from 0, found {labels[labels != whole][0].item()}. Number the classes."
         )
-    if whole.min() < 0 or whole.max() >= classes:
-        raise UserError(f"labels: Expected labels from 0 to {classes - 1}, found {whole.min()} to {whole.max()}.")
+    with _by_argument():
+        Classification(classes).check(whole)
     values = features if isinstance(features, Tensor) else features[torch.arange(people)]
     return LabelledItems(values.to(torch.complex64)[:, None, None], whole)

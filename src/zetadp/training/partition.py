@@ -62,6 +62,21 @@ class PartitionSettings:
                 f"partition.nodes, found {len(self.sizes)} numbers."
             )
 
+    @property
+    def watched(self) -> int:
+        """Number of test patients that all nodes hold for validation."""
+        return self.nodes * self.validation_patients
+
+    def check_watched(self, test_patients: int) -> None:
+        """Refuse a number of test patients of whom none would be left to test; the error's key names the setting."""
+        if self.watched >= test_patients:
+            raise UserError(
+                f"Expected more than {self.watched} test patients ({self.validation_patients} for validation at each "
+                f"of {self.nodes} nodes, the rest at the server), found {test_patients}. Lower "
+                "partition.validation_patients.",
+                "validation_patients",
+            )
+
 
 def node_name(number: int) -> str:
     """Return the name of a node, counted from zero.
@@ -81,11 +96,6 @@ def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patient
             number = "none" if scanner_patients is None else str(len(scanner_patients))
             raise UserError(
                 f"Expected {settings.nodes} numbers in scanner_patients for partition.by: scanner, found {number}."
-            )
-        if sum(scanner_patients) != train_patients:
-            raise UserError(
-                f"Expected scanner_patients to add up to the {train_patients} training patients, found "
-                f"{sum(scanner_patients)}."
             )
         return list(scanner_patients)
     if settings.sizes is not None:
@@ -131,20 +141,14 @@ def assign_patients(index: pd.DataFrame, settings: PartitionSettings, sizes: Seq
     if len(train) != sum(sizes):
         raise UserError(f"Expected {sum(sizes)} training patients, as declared, found {len(train)}.")
     random = stream(settings.seed, Purpose.PARTITION)
-    validation_count = settings.validation_patients * settings.nodes
-    if validation_count >= len(test):
-        raise UserError(
-            f"Expected more than {validation_count} test patients ({settings.validation_patients} for validation at "
-            f"each of {settings.nodes} nodes, the rest at the server), found {len(test)}. Lower "
-            "partition.validation_patients."
-        )
+    settings.check_watched(len(test))
     if settings.by == "scanner":
         by_scanner = _nodes_by_scanner(train, names, sizes)
         holders = train.set_index("patient")["scanner"].map(by_scanner)
         validation = _watched_by_scanner(test.iloc[random.permutation(len(test))], by_scanner, settings)
     else:
         holders = pd.Series(np.repeat(names, sizes)[random.permutation(len(train))], index=train["patient"])
-        watched = random.permutation(test["patient"].to_numpy())[:validation_count]
+        watched = random.permutation(test["patient"].to_numpy())[: settings.watched]
         validation = pd.Series(np.repeat(names, settings.validation_patients), index=watched)
     at_server = pd.Series(SERVER, index=np.setdiff1d(test["patient"], validation.index))
     parts = {"train": holders, "validation": validation, "test": at_server}

@@ -319,8 +319,10 @@ class Patience(Checked):
     poll_seconds: Positive = 0.25
 
     def least_of(self, nodes: int) -> int:
-        """Return the fewest of a plan's nodes that make a round; raise `UserError` if the plan has fewer nodes."""
+        """Return the fewest of so many nodes that make a round; raise `UserError` if there are fewer nodes."""
         least = nodes if self.least_nodes is None else self.least_nodes
         if least > nodes:
-            raise UserError(f"patience.least_nodes: Expected at most {nodes} nodes, found {least}.")
+            raise UserError(
+                f"Expected least_nodes of at most {nodes}, the number of nodes, found {least}.", "least_nodes"
+            )
         return least

@@ -215,7 +215,7 @@ class Classification(Checked):
         last = high if self.classes is None else self.classes - 1
         if low < 0 or high > last:
             wrong = low if low < 0 else high
-            raise UserError(f"Expected labels from 0 to {last}, one for each class, found {wrong}.")
+            raise UserError(f"Expected labels from 0 to {last}, one for each class, found {wrong}.", "labels")
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropies of scores, shape (item, class), for true classes, shape (item,)."""

@@ -149,6 +149,10 @@ FAULTS = [
     (PAPER, {"partition": {"nodes": 2, "sizes": [1, 2]}}, "partition", "found 3"),
     (PAPER, {"partition": {"nodes": 2, "sizes": [1, 2], "by": "scanner"}}, "partition", "no partition.sizes"),
     (PAPER, {"partition": {"validation_patients": 25}}, "partition.validation_patients", "275"),
+    (PAPER, {"partition": {"nodes": 2, "validation_patients": 133}}, "partition.validation_patients", "266"),
+    (PAPER, {"engine": "flower", "federation": {"least_nodes": 12}}, "federation.least_nodes", "at most 11"),
+    (PAPER, {"engine": "flower", "federation": {"least_nodes": 11}, "partition": {"nodes": 10}},
+     "federation.least_nodes", "at most 10"),
     (SIMULATED, {"slices": {"count": 25}}, "slices.count", "24"),
     # Estimators
     (PAPER, own({**AT_ONCE, "rounds": 20}), "networks.own.training.rounds", "descent"),
@@ -449,6 +453,8 @@ def test_by_scanner_a_node_has_the_declared_patients_of_its_scanner():
     scanners = {"scanners": 11, "scanner_patients": [43, *[44] * 9, 45]}
     change = {"cohort": {"simulated": scanners}, "partition": {"by": "scanner"}}
     assert load_config(merged(SIMULATED, change)).node_sizes("federated") == scanners["scanner_patients"]
+    (fault,) = refused(SIMULATED, change, {"cohort": {"simulated": {"scanner_patients": [44] * 10 + [45]}}})
+    assert fault.startswith("1. cohort.simulated.scanner_patients: expected numbers that add up to the 484")
 
 
 def test_a_plan_names_its_task_with_its_settings():
