@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import frame, plan, run_audits, sheet
@@ -27,19 +26,18 @@ def main(
     csv: Path,
     md: Path,
     picture: Path,
-    plans: list[dict[str, Any]],
+    plans: list[Plan],
     delta: float,
     noise_source: str,
-    settings: dict[str, Any],
+    settings: AuditSettings,
     experiment: str,
     refuted: str,
     threads: int,
 ) -> None:
     """Write table and figure, and end in an error if a claim is refuted."""
-    drafts = [Plan.from_json(draft_plan) for draft_plan in plans]
-    private = [make_plan(draft, noise) for draft in drafts if draft.target.private]
+    private = [make_plan(draft, noise) for draft in plans if draft.target.private]
     targets = targets_of(private, noise_source)
-    audits = plan(targets, delta=delta, settings=AuditSettings(**settings))
+    audits = plan(targets, delta=delta, settings=settings)
     results = run_audits(audits, threads)
     content = frame(results)
     table = sheet(content, experiment)

@@ -3,7 +3,6 @@
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,12 +27,11 @@ SLICES, SIZE = 4, 16
 """Number of images of each sequence, and their side."""
 
 
-def main(*, table: Path, picture: Path, settings: dict[str, Any], delta: float) -> None:
+def main(*, table: Path, picture: Path, settings: MembershipSettings, delta: float) -> None:
     """Attack models of newly simulated patients, write table and picture, and end in an error if a claim is refuted."""
-    membership = MembershipSettings(**settings)
     # Softmax regression, of which hundreds train in seconds.
     attacks, claims = audit_membership(
-        membership, NetworkSettings("linear"), to_records(simulate_kspace(membership), torch.device("cpu")), delta
+        settings, NetworkSettings("linear"), to_records(simulate_kspace(settings), torch.device("cpu")), delta
     )
     rows = pd.concat(
         [
@@ -51,7 +49,7 @@ def main(*, table: Path, picture: Path, settings: dict[str, Any], delta: float) 
     first = ["arm", "patient", "trials_out", "trials_in", "accuracy_members", "accuracy_others"]
     with written_whole(table) as temporary:
         rows[[*first, *rows.columns.difference(first, sort=False)]].to_csv(temporary, index=False)
-    save_svg(membership_roc(attacks, claims, f"{membership.patients} simulated patients"), picture)
+    save_svg(membership_roc(attacks, claims, f"{settings.patients} simulated patients"), picture)
     for attack in attacks:
         logging.getLogger(__name__).info(
             "%s: %s", attack.arm, "leaves the region of the claim" if attack.leaves("server") else "stays inside"

@@ -1,7 +1,6 @@
 """Draw one held-out patient: slices, k-space, whitened k-space."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ def main(
     whitened: list[Path],
     partition: Path,
     patient: Path,
-    cohort: dict[str, Any],
+    cohort: Cohort,
 ) -> None:
     """Draw the middle slice of the first test patient."""
     rows = read_partition(partition)
@@ -29,14 +28,13 @@ def main(
     images = images_of(slices, record)
     (acquired,) = present(images[None])
     middle = images.shape[1] // 2
-    people = Cohort(**cohort)
-    owner = "Simulated patient" if people.simulated else "Patient"
+    owner = "Simulated patient" if cohort.simulated else "Patient"
     figure = patient_figure(
         images[acquired, middle],
         images_of(kspace, record)[acquired, middle],
         images_of(whitened, record)[acquired, middle],
         [name for name, is_acquired in zip(SEQUENCES, acquired, strict=True) if is_acquired],
-        title=f"{owner} {record}, held out, slice {middle} of those used (axial, from 0), {people}",
+        title=f"{owner} {record}, held out, slice {middle} of those used (axial, from 0), {cohort}",
     )
     save_svg(figure, patient)
 

@@ -1,7 +1,6 @@
 """Evaluate a finished run on held-out patients, account for its privacy, and write its model card."""
 
 from pathlib import Path
-from typing import Any
 
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.tensors import keep_freed_memory
@@ -27,7 +26,7 @@ def main(
     sealed: Path,
     ledger_file: str,
     device: str,
-    cohort: dict[str, Any],
+    cohort: Cohort,
 ) -> None:
     """Write predictions and metrics, the privacy statement as JSON and as text, the card of the model, and the seal.
 
@@ -35,8 +34,8 @@ def main(
     that is written are in the folder of the model.
     """
     keep_freed_memory()
-    folder, account, people = RunFolder(model.parent), Path(ledger_file), Cohort(**cohort)
-    evaluate_run(folder, images, partition, table, backbone, account=account, device=device, cohort=people)
+    folder, account = RunFolder(model.parent), Path(ledger_file)
+    evaluate_run(folder, images, partition, table, backbone, account=account, device=device, cohort=cohort)
 
 
 if __name__ == "__main__":

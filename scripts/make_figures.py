@@ -1,7 +1,6 @@
 """Draw the figures of an experiment's runs."""
 
 from pathlib import Path
-from typing import Any
 
 from zetadp.base.workflow import run
 from zetadp.report import figures, tables
@@ -16,7 +15,7 @@ def main(
     privacy: list[Path],
     histories: list[Path],
     accuracy: Path,
-    cohort: dict[str, Any],
+    cohort: Cohort,
     networks: Path | None = None,
     curves: Path | None = None,
     confusion: Path | None = None,
@@ -25,17 +24,17 @@ def main(
 
     The experiment decides on the other figures: other networks, training curves, and confusion of classes.
     """
-    runs, people = tables.collect([path.parent for path in metrics]), Cohort(**cohort)
-    table = tables.table1(runs, people)
+    runs = tables.collect([path.parent for path in metrics])
+    table = tables.table1(runs, cohort)
     chance, leading = tables.chance_of(runs), tables.leading_network(table)
-    save_svg(accuracy_against_epsilon(table, people, networks=[leading], chance=chance), accuracy)
+    save_svg(accuracy_against_epsilon(table, cohort, networks=[leading], chance=chance), accuracy)
     if networks is not None:
         others = [name for name in table["network"].unique() if name != leading]
-        save_svg(compare_networks(table, people, networks=others, chance=chance), networks)
+        save_svg(compare_networks(table, cohort, networks=others, chance=chance), networks)
     if curves is not None:
-        save_svg(figures.training_curves(tables.histories(runs), people, chance=chance), curves)
+        save_svg(figures.training_curves(tables.histories(runs), cohort, chance=chance), curves)
     if confusion is not None:
-        save_svg(figures.confusion_matrices(runs, people), confusion)
+        save_svg(figures.confusion_matrices(runs, cohort), confusion)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from zetadp.base.logs import NOTICE
 from zetadp.base.storage import read_json, write_text
@@ -24,7 +23,7 @@ def main(
     txt: Path,
     per_node: Path,
     declared: str,
-    cohort: dict[str, Any],
+    cohort: Cohort,
     planned: int,
 ) -> None:
     """Write accuracy against epsilon in three formats from the same cells, and the table by node as CSV.
@@ -32,16 +31,16 @@ def main(
     ``declared`` is the line on the cohort's origin. ``planned`` is the number of runs of the experiment; a table of
     fewer runs has a note that the others follow.
     """
-    runs, people = tables.collect([path.parent for path in metrics]), Cohort(**cohort)
-    table_notes = notes(runs, people, read_json(total), planned)
-    table = tables.table1(runs, people)
+    runs = tables.collect([path.parent for path in metrics])
+    table_notes = notes(runs, cohort, read_json(total), planned)
+    table = tables.table1(runs, cohort)
     sheet = rendering.accuracy_sheet(table, table_notes)
     trained = [read_json(path).get("environment", {}) for path in metrics]
     provenance = origin(declared, seeds_shown(runs["seed"]), runs=trained)
     write_text(csv, rendering.to_csv(table, (*provenance, *table_notes)))
     sheets = [replace(sheet, notes=()), *rendering.further_sheets(table)]
     sheets[-1] = replace(sheets[-1], notes=(*sheet.notes, *provenance))
-    first = describe_result(table, simulated=people.simulated)
+    first = describe_result(table, simulated=cohort.simulated)
     write_text(md, "\n".join([f"{rendering.markdown_text(first)}\n", *map(rendering.to_markdown, sheets)]))
     text = f"{first}\n\n{rendering.to_text(rendering.accuracy_sheet(table, table_notes, intervals=False))}"
     write_text(txt, text)

@@ -1,11 +1,11 @@
 """Attack all messages of a run: identify the right candidate among several, as often as possible."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from zetadp.audit.candidates import SEED, attack_candidates, gradients, inner_products, of_candidates, sheet
+from zetadp.audit.settings import Candidates
 from zetadp.base.workflow import run
 from zetadp.nn.backbone import load_backbone
 from zetadp.report.attackfigure import candidates_figure
@@ -24,17 +24,17 @@ def main(
     csv: Path,
     md: Path,
     picture: Path,
-    settings: dict[str, Any],
-    plans: list[dict[str, Any]],
+    settings: Candidates,
+    plans: list[Plan],
     size: int,
     delta: float,
 ) -> None:
     """Train each network on newly simulated patients, attack its messages, and write table and picture."""
     public = load_backbone(backbone[0]) if backbone else None
     tables = []
-    for plan in map(Plan.from_json, plans):
-        inner = inner_products(gradients(of_candidates(plan, settings["patients"]), public, size))
-        tables.append(attack_candidates(plan.run.network, inner, settings["epsilons"], settings["candidates"], delta))
+    for plan in plans:
+        inner = inner_products(gradients(of_candidates(plan, settings.patients), public, size))
+        tables.append(attack_candidates(plan.run.network, inner, settings.epsilons, settings.candidates, delta))
     attacks = pd.concat(tables)
     write_table((csv, md), attacks, sheet(attacks), origin(COHORT, SEEDS), float_format="%.4g")
     save_svg(candidates_figure(attacks), picture)

@@ -20,7 +20,7 @@ def main(
     runs: list[dict[str, Any]],
     ledger_folder: str,
     device: str,
-    cohort: dict[str, Any],
+    cohort: Cohort,
 ) -> None:
     """Evaluate the starting weights of every run, and note that nothing failed.
 
@@ -35,7 +35,7 @@ def main(
         results=done.parent,
         ledgers=Path(ledger_folder),
         device=device,
-        cohort=Cohort(**cohort),
+        cohort=cohort,
     )
     tried = f"{len(runs)} run(s) with {len(prepared)} file(s)"
     write_text(done, f"{tried} were tried before the first training. Nothing was released.\n")

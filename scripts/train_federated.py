@@ -13,7 +13,7 @@ from zetadp.training.partition import read_partition
 from zetadp.training.pipeline import PipelineRun, RunLimits, RunPaths
 from zetadp.training.plan import Plan
 from zetadp.training.pretrained import with_public
-from zetadp.training.settings import Patience
+from zetadp.training.settings import Patience, Performance
 
 UNLIMITED = 1_000_000
 
@@ -25,19 +25,18 @@ def main(
     partition: Path,
     noise: list[Path],
     backbone: list[Path],
-    plan: dict[str, Any],
-    performance: dict[str, Any],
+    plan: Plan,
+    performance: Performance,
     federation: dict[str, Any],
     device: str,
-    paths: dict[str, str],
-    limits: dict[str, Any],
+    paths: RunPaths,
+    limits: RunLimits,
 ) -> None:
     """Give every site a folder of its own patients, start server and nodes, train, stop everything."""
-    run_paths, run_limits = RunPaths.from_json(paths), RunLimits.from_json(limits)
-    pipeline_run = PipelineRun.begin(Plan.from_json(plan), noise, (table, partition), run_paths, run_limits)
+    pipeline_run = PipelineRun.begin(plan, noise, (table, partition), paths, limits)
     public = backbone[0].resolve() if backbone else None
     declared = with_public(pipeline_run.plan, load_backbone(public) if public else None)
-    work, names = run_paths.processes.resolve(), [node.name for node in declared.nodes]
+    work, names = paths.processes.resolve(), [node.name for node in declared.nodes]
     # The checkpoint, the ledgers and the nodes' stored messages, which an interrupted run needs, are elsewhere.
     shutil.rmtree(work, ignore_errors=True)
     rows = read_partition(partition).merge(read_table(table)[["record", "file"]], on="record")
@@ -52,8 +51,8 @@ def main(
         watched=work / "images/server" if len(watched) else None,
         watched_patients=watched["patient"].nunique(),
         backbone=public,
-        evaluate_every=performance["evaluate_every"],
-        checkpoint_seconds=performance["checkpoint_seconds"],
+        evaluate_every=performance.evaluate_every,
+        checkpoint_seconds=performance.checkpoint_seconds,
         threads=1,
         patience=Patience(**patience),
     )
@@ -72,7 +71,7 @@ def main(
                 answer_seconds=answer_seconds,
                 device=device,
                 backbone=public,
-                chunk=performance["chunk"],
+                chunk=performance.chunk,
                 threads=1,
                 simulation=declared.simulated,
             )

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
@@ -25,25 +24,24 @@ def main(
     table: Path,
     noise: list[Path],
     backbone: list[Path],
-    plan: dict[str, Any],
-    performance: dict[str, Any],
+    plan: Plan,
+    performance: Performance,
     device: str,
-    paths: dict[str, str],
-    limits: dict[str, Any],
+    paths: RunPaths,
+    limits: RunLimits,
 ) -> None:
     """Train, then write the plan, the model, its history and a sealed copy of its ledger."""
     keep_freed_memory()
     torch_device = pick_device(device)
-    run_paths, run_limits = RunPaths.from_json(paths), RunLimits.from_json(limits)
-    pipeline_run = PipelineRun.begin(Plan.from_json(plan), noise, (table, partition), run_paths, run_limits)
+    pipeline_run = PipelineRun.begin(plan, noise, (table, partition), paths, limits)
     task, roles = pipeline_task_of(pipeline_run.plan.task), read_partition(partition)
     declared, public = with_backbone(pipeline_run.plan, backbone, task, torch_device)
     records, watched = (task.load(images, roles, role, torch_device) for role in ("train", "validation"))
     logger, rounds, items = logging.getLogger(__name__), declared.training.rounds, len(records.inputs)
     logger.info("%s: %d items, %d rounds, on %s", declared.run, items, rounds, torch_device)
     start = starting_weights(declared.network, public)
-    units, how = units_by_node(declared, records), Performance(**performance)
-    holders = LocalHolders(declared, records, units, start=start, performance=how)
+    units = units_by_node(declared, records)
+    holders = LocalHolders(declared, records, units, start=start, performance=performance)
     trained = train(holders, pipeline_run.files, validation=watched)
     pipeline_run.end(declared)
     logger.info("%s: all %d rounds done", declared.run, rounds)

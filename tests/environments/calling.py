@@ -24,13 +24,13 @@ def restored(value):
 
 def call(script, arguments, made):
     """Call a script's ``main``, or a function MODULE:NAME, and check that it makes its files, deleted before."""
-    from zetadp.base.workflow import find_stage
+    from zetadp.base.workflow import find_stage, typed
 
     sys.stdout.write(f"Calling {script}\n")
     for path in made:
         Path(path).unlink(missing_ok=True)
     main = find_stage(script) if ":" in script else runpy.run_path(script)["main"]
-    main(**restored(arguments))
+    main(**typed(main, restored(arguments)))
     absent = [path for path in made if not Path(path).exists()]
     assert not absent, f"{script} did not make {absent}"
 

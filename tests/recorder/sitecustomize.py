@@ -6,6 +6,7 @@ of the checkout changes.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -56,9 +57,11 @@ def recording(run):
 
 
 def plain(value):
-    """Return a value as JSON has it, with paths and mappings marked."""
+    """Return a value as JSON has it, with paths and mappings marked, as the rule gives it."""
     if isinstance(value, Path):
         return {"path": str(value)}
+    if dataclasses.is_dataclass(value):
+        return plain(value.to_json() if hasattr(value, "to_json") else dataclasses.asdict(value))
     if isinstance(value, dict):
         return {"dict": {key: plain(each) for key, each in value.items()}}
     return [plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -28,6 +28,7 @@ from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.storage import Items, write_json
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
+from zetadp.base.workflow import typed
 from zetadp.mri.decathlon import AXES
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
@@ -44,7 +45,8 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 def stage(name: str, **arguments: object) -> None:
     """Call the ``main`` of a script."""
-    runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](**arguments)
+    main = runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"]
+    main(**typed(main, arguments))
 
 
 # The ledger of an experiment

@@ -39,7 +39,7 @@ rule audit:
             )
         ],
         delta=CONFIG.privacy.delta,
-        noise_source=CONFIG.privacy.noise,
+        noise_source=CONFIG.privacy.noise.value,
         settings=asdict(CONFIG.audit.training),
         experiment=CONFIG.name,
         refuted=f"{RESULTS}/audit/refuted.md",

@@ -206,8 +206,9 @@ def calibration(plan):
     return f"eps-{plan.target}-{plan.bare().digest[:8]}"
 
 
-PRIVATE = [plan for plan in map(CONFIG.plan, RUNS) if plan.target.private]
-CALIBRATIONS = {calibration(plan): plan.bare().to_json() for plan in PRIVATE}
+CALIBRATIONS = {
+    calibration(plan): plan.bare().to_json() for plan in CONFIG.private_plans
+}
 
 
 def noise_for(wildcards):
@@ -227,7 +228,7 @@ def kept(output):
     Snakemake deletes the outputs of a job that runs again. Where noise protects real patients, a job that may not train
     again ends in an error, and the results of the finished run must still be there.
     """
-    return output if CONFIG.privacy.noise == "seeded" else update(output)
+    return output if CONFIG.privacy.seeded else update(output)
 
 
 def paths_of(wildcards):
@@ -241,26 +242,22 @@ def paths_of(wildcards):
     }
 
 
-# The runs with noise are declared together: their losses compose, where runs chosen after results need a filter.
-DECLARED = [plan.to_json() for plan in PRIVATE]
-DECLARED_HASH = hashlib.sha256(json.dumps(DECLARED).encode()).hexdigest()[:16]
+def as_object(settings):
+    """Return settings as a JSON object, or None."""
+    return None if settings is None else asdict(settings)
+
+
 # What all runs promise together, as JSON: the cap of all of them, the series that they are, and when a run may end. How
 # long a training takes tells how many patients were drawn, which must not show where they are real
 # (zetadp.training.progress). This is a resource, which is a text, and not a parameter: another cap, or a new run in the
 # grid, must not make the finished ones run again.
 LIMITS = json.dumps(
     {
-        "cap": (
-            None
-            if CONFIG.privacy.cap is None
-            else {"epsilon": float(CONFIG.privacy.cap), "delta": CONFIG.privacy.delta}
-        ),
-        "series": (
-            {"name": DECLARED_HASH, "runs": len(DECLARED)} if DECLARED else None
-        ),
+        "cap": as_object(CONFIG.privacy.limit),
+        "series": as_object(CONFIG.series),
         "finish_seconds": (
             CONFIG.privacy.finish_seconds
-            if CONFIG.privacy.noise == "os" and CONFIG.cohort.real
+            if CONFIG.cohort.real and not CONFIG.privacy.seeded
             else 0
         ),
     }

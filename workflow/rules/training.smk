@@ -45,7 +45,7 @@ rule calibrate:
 # Evaluation, pages, table, disk and device, tried with the starting weights before anything is spent. A rehearsal that
 # runs again, because a page has changed, must not train again: its file has no age.
 REHEARSED = f"{RESULTS}/rehearsed.txt"
-AFTER_REHEARSAL = [ancient(REHEARSED)] if CONFIG.privacy.noise == "os" else []
+AFTER_REHEARSAL = [] if CONFIG.privacy.seeded else [ancient(REHEARSED)]
 
 
 rule rehearse:
@@ -101,7 +101,7 @@ rule train_model:
     # Runs of one group that a cluster kills are all made again, finished ones too. In a simulation that costs time; with
     # noise from the operating system it would release again, so such runs are never packed together.
     group:
-        "training" if CONFIG.privacy.noise == "seeded" else None
+        "training" if CONFIG.privacy.seeded else None
     conda:
         "../../envs/train.yaml"
     resources:

@@ -342,7 +342,7 @@ def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
         "neighbours": _words("neighbours", unit),
         "sampling": _words("sampling", unit, probabilities, all(run.mixed_rows for run in runs)),
         "noise_source": source.value,
-        "noise": _words("noise", source, bool(private)),
+        "noise": _words("noise", source == NoiseSource.SEEDED, bool(private)),
     }
 
 

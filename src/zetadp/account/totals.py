@@ -22,6 +22,7 @@ from zetadp.account.declaration import Limit
 from zetadp.account.exposure import Run, declared_together, promised, spent, total
 from zetadp.accounting import composition
 from zetadp.accounting.composition import Exposure
+from zetadp.accounting.threat import NoiseSource
 from zetadp.base.epsilon import rounded_up
 
 Basis: TypeAlias = Literal["declared", "limit", "odometer"]
@@ -58,7 +59,7 @@ class Total:
         """Add up runs; parameters are those of `zetadp.account.exposure.total`."""
         several = list(runs)
         found = total(several, delta, unmasked=unmasked)
-        of_runs = partial(cls, runs=len(several), seeded=sum(run.noise == "seeded" for run in several))
+        of_runs = partial(cls, runs=len(several), seeded=sum(run.noise == NoiseSource.SEEDED for run in several))
         if declared_together(several):
             return of_runs(found, found, delta, "declared")
         limit = None if unmasked else common_limit(several)  # a limit is on sums as the server sees them

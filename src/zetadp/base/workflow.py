@@ -13,14 +13,15 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from zetadp.base.logs import NOTICE, Pace, Paced, PlainLines
 from zetadp.base.validation import UserError
@@ -41,7 +42,8 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
 
     The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
     are passed if ``main`` has arguments of these names; a resource that is a text is JSON. Paths become `pathlib.Path`,
-    several files a list of them.
+    several files a list of them. An argument whose type is a dataclass, or a list of them, is made from the JSON object
+    that the rule names.
     Everything that is logged goes to the rule's log file. The terminal shows warnings, errors and notices, and at most
     one line on the progress of long stages in `PACE_SECONDS` (the logger `PROGRESS`). A `UserError` ends the job with
     its message and without a traceback. Snakemake puts its object among the globals of the script that defines
@@ -65,7 +67,7 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(snakemake.threads)
     try:
-        main(**arguments)
+        main(**typed(main, arguments))
     except UserError as error:
         logging.getLogger("zetadp").error("%s", error)
         sys.exit(1)
@@ -74,6 +76,22 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
             "Out of memory in rule %s: give it more (mem_mb) or fewer jobs at once.", snakemake.rule
         )
         sys.exit(1)
+
+
+def typed(main: Callable[..., None], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as the types that ``main`` declares: dataclasses from their JSON objects, others as they are."""
+    kinds = {name: parameter.annotation for name, parameter in inspect.signature(main).parameters.items()}
+    return {name: _typed(kinds.get(name), value) for name, value in arguments.items()}
+
+
+def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401  (any type, any JSON)
+    """Return a value as a type: a dataclass, or a list of them, from its JSON."""
+    if get_origin(kind) is list and isinstance(value, list):
+        return [_typed(get_args(kind)[0], item) for item in value]
+    wanted = next((part for part in (kind, *get_args(kind)) if isinstance(part, type) and is_dataclass(part)), None)
+    if wanted is None or not isinstance(value, dict):
+        return value
+    return wanted.from_json(value) if hasattr(wanted, "from_json") else wanted(**value)
 
 
 def find_stage(name: str) -> Callable[..., None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from itertools import product
 from statistics import median
 from typing import Annotated, Any
 
+from zetadp.account.declaration import Series
 from zetadp.accounting.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import rounded_up
@@ -269,6 +272,20 @@ class Config:
             sums=(arm.sums or Sums()) if threat == MASKED_SUMS else None,
             simulated=not self.cohort.real,
         )
+
+    @cached_property
+    def private_plans(self) -> list[Plan]:
+        """The plans of the runs with noise, before their noise is known."""
+        return [plan for plan in map(self.plan, self.run_names) if plan.target.private]
+
+    @property
+    def series(self) -> Series | None:
+        """The runs with noise, which are declared together; None without any.
+
+        Their losses compose, where runs that were chosen after results need a filter.
+        """
+        plans = [plan.to_json() for plan in self.private_plans]
+        return Series(hashlib.sha256(json.dumps(plans).encode()).hexdigest()[:16], len(plans)) if plans else None
 
     @property
     def cost_shown(self) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from typing_extensions import TypedDict
 
+from zetadp.account.declaration import Limit
 from zetadp.accounting.threat import MASKED_SUMS, NOISE_SOURCES, NoiseSource, Sums, Threat
 from zetadp.base.epsilon import CONSENT, Delta, Target
 from zetadp.base.reading import described_by
@@ -377,6 +378,16 @@ class Privacy:
         object.__setattr__(self, "noise", NoiseSource(self.noise))
         if self.without_noise not in {None, CONSENT}:
             raise ValueError(f"Expected without_noise to be the sentence '{CONSENT}', found {self.without_noise!r}.")
+
+    @property
+    def seeded(self) -> bool:
+        """Whether noise follows from a seed, so that runs can be repeated and protect nobody."""
+        return self.noise == NoiseSource.SEEDED
+
+    @property
+    def limit(self) -> Limit | None:
+        """The limit on everything together; None without one."""
+        return None if self.cap is None else Limit(float(self.cap), self.delta)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
+from zetadp.base.workflow import typed
 from zetadp.nn.settings import NetworkSettings
 from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import TrainingSettings
@@ -109,11 +110,11 @@ def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_p
     given = script_arguments(tmp_path)
     (tmp_path / "refuted.md").write_text("of an earlier run")
     if claims_stand:
-        main(**given)
+        main(**typed(main, given))
         assert not (tmp_path / "refuted.md").exists()
     else:
         with pytest.raises(UserError, match=r"show more \(bad: claimed 3.139"):
-            main(**given)
+            main(**typed(main, given))
         assert "refuted" in (tmp_path / "refuted.md").read_text()
     table = pd.read_csv(given["csv"], comment="#")
     assert list(table["claimed"]) == [f.claim.epsilon for f in (HONEST if claims_stand else REFUTED)]

@@ -7,8 +7,10 @@ import sys
 import textwrap
 import warnings
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_type_hints
 
 import pytest
 
@@ -160,6 +162,32 @@ def test_resources_that_a_rule_writes_as_json_arrive_as_values(tmp_path):
     assert given == [(None, {"name": "abc", "runs": 27}, 1)]
 
 
+@dataclass(frozen=True)
+class Settings:
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Limited:
+    total: float
+
+    @classmethod
+    def from_json(cls, content) -> Limited:
+        return cls(float(content["epsilon"]))
+
+
+def test_a_dataclass_arrives_as_itself_from_the_json_of_a_rule(tmp_path):
+    def main(*, settings: Settings, cap: Limited | None, series: Limited | None, several: list[Settings], **_) -> None:
+        given.append((settings, cap, series, several))
+
+    given: list[object] = []
+    main.__annotations__ = get_type_hints(main, localns={"Limited": Limited})
+    params = Named(settings={"rounds": 3}, several=[{"rounds": 1}, {"rounds": 2}])
+    resources = Named(cap='{"epsilon": "8"}', series="null")
+    call(main, job(tmp_path, params=params, resources=resources))
+    assert given == [(Settings(3), Limited(8.0), None, [Settings(1), Settings(2)])]
+
+
 def test_jobs_of_one_workflow_share_the_pace_of_their_lines(tmp_path, capfd, monkeypatch):
     def main(*, images, table, model, settings) -> None:
         for number in range(200):
@@ -180,6 +208,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_type_hints
 sys.path.insert(0, {source!r})
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run

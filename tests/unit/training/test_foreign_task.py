@@ -71,7 +71,7 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     write_json(folder / "privacy.json", run_statement(run, target_epsilon=8.0))
     measured = task.measure(outputs_of(result.model, test.inputs), test.targets)
     metrics = task.summarise(test.items.assign(**measured))
-    about = {"run": vars(plan.run), "task": "rotation", "node_metric": {}}
+    about = {"run": plan.run.to_json(), "task": "rotation", "node_metric": {}}
     write_json(folder / "metrics.json", metrics | about)
     runs = collect([folder])
     row = table1(runs, Cohort("a toy", simulated=True)).iloc[0]

@@ -26,7 +26,7 @@ OF_TASK = [
     f"{RESULTS}/audit/audit.svg",
     *ATTACKS,
 ]
-if CONFIG.privacy.noise == "seeded":
+if CONFIG.privacy.seeded:
     # Where noise protects real patients, no picture of one is drawn unless it is asked for by name.
     FIGURES.append(f"{RESULTS}/figures/patient.svg")
 
