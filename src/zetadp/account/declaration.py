@@ -146,7 +146,7 @@ class Declaration(Checked):
     @property
     def target(self) -> Target:
         """What the run may cost one unit, as its name says."""
-        return Target.named(self.run["epsilon"])
+        return Target.read(self.run["epsilon"])
 
     @property
     def mixed_rows(self) -> MixedRows | None:

@@ -26,7 +26,7 @@ from zetadp.account.statement import Statement, head_in, last_statement, spent
 from zetadp.accounting import composition
 from zetadp.base.differences import differences
 from zetadp.base.epsilon import rounded_up
-from zetadp.base.runfolder import RunFolder, RunName
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import content_hash, read_json
 from zetadp.base.validation import UserError, shown
 
@@ -228,7 +228,8 @@ def _as_named(run: RunFolder, attempts: Sequence[Attempt]) -> None:
     """
     if (name := run.run_name) is None:
         return
-    declared = RunName.from_json(attempts[-1].declaration.run).to_json()
+    declaration = attempts[-1].declaration
+    declared = {**declaration.run, "epsilon": str(declaration.target)}
     for key, part in name.to_json().items():
         if part != declared[key]:
             raise UserError(f"its folder says {key} {part}, and its ledger says {declared[key]}")

@@ -70,6 +70,7 @@ def describe_guarantee(value: float | str) -> str:
 
 
 DELTAS = Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)
+"""Range of delta."""
 Delta = Annotated[float, DELTAS]
 
 

@@ -159,7 +159,8 @@ class RunFolder:
     def experiment(self) -> Path | None:
         """Folder of the experiment of a run of the pipeline; None for other folders."""
         folder = self.path.resolve()
-        return folder.parents[4] if self.run_name and folder.parents[3].name == "runs" else None
+        in_runs = len(folder.parents) > 4 and folder.parents[3].name == "runs"
+        return folder.parents[4] if in_runs and self.run_name else None
 
     @property
     def live_ledger(self) -> Path | None:

@@ -229,9 +229,9 @@ class Config:
             others: dict[str, Any] = {key: value for key, value in given.items() if key not in ("rows", "degree")}
             mixing = MixingSettings(rows, **others)
         training = TrainingSettings(
-            int(rounds),
-            how.images_per_patient,
-            OptimiserSettings(
+            rounds=int(rounds),
+            images_per_patient=how.images_per_patient,
+            optimiser=OptimiserSettings(
                 learning_rate=how.learning_rate,
                 drop_after=how.drop_after,
                 drop_factor=how.drop_factor,
@@ -239,12 +239,12 @@ class Config:
                 momentum=how.momentum,
                 averaged=how.averaged,
             ),
-            how.clip,
-            self.privacy.noise,
-            network.estimator,
-            overrides.get("feature_norm", TrainingSettings.feature_norm),
-            mixing,
-            how.mechanism,
+            clip=how.clip,
+            noise=self.privacy.noise,
+            estimator=network.estimator,
+            feature_norm=overrides.get("feature_norm", TrainingSettings.feature_norm),
+            mixing=mixing,
+            mechanism=how.mechanism,
         )
         unit, images = how.unit, 1
         if unit == IMAGE:

@@ -37,9 +37,13 @@ def test_the_path_of_a_run_names_it_and_its_experiment(tmp_path):
     assert run.experiment == (tmp_path / "default").resolve()
     copied = RunFolder(tmp_path / "elsewhere/head/federated/eps-8/seed-0")
     assert (copied.run_name, copied.experiment) == (run.run_name, None)
-    for path in ("runs/mine", "runs/head/federated/eps-8/0"):
+    for path in ("runs/mine", "runs/head/federated/eps-8/0", "eps-8"):
         other = RunFolder(tmp_path / path)
         assert (other.run_name, other.experiment) == (None, None)
+
+
+def test_a_folder_of_a_user_is_in_no_experiment_whatever_its_name(tmp_path):
+    assert RunFolder(tmp_path / "My study/head/eps-8/seed-0").experiment is None
 
 
 @pytest.mark.parametrize("target", [Target(8), Target(1.2345678), Target(math.inf), Target(math.inf, clipped=False)])
