@@ -77,6 +77,11 @@ def test_a_finished_run_with_noise_of_the_system_is_never_trained_again_unasked(
     folder = (copy.root / model).parent
     kept = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert "benchmark.tsv" not in kept
+    partition = copy.root / "resources/phantom-smoke/partitions/smoke.csv"
+    holders = partition.read_text()
+    said = copy.snakemake(model, *exact, "partition={nodes: 2}", code=1)
+    assert "partition.nodes (then 3, now 2)" in said
+    assert partition.read_text() == holders
     copy.add("src/zetadp/training/loop.py")
     copy.snakemake(model, *exact)  # only the rehearsal, which depends on the changed code too
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept

@@ -23,6 +23,7 @@ from snakemake.exceptions import WorkflowError
 from zetadp.training.task import module_of, task_of
 from zetadp.accounting.laws import installed_laws, modules_of
 from zetadp.config.experiment import runs_of
+from zetadp.config.finished import check_partition
 from zetadp.config.load import load_config
 from zetadp.base.console import summarise_jobs
 from zetadp.base.runfolder import RUN_PATH, RunFolder, RunName
@@ -124,6 +125,11 @@ RESULTS = f"results/{CONFIG.name}"
 PARTITION = f"{COHORT}/partitions/{CONFIG.name}.csv"
 # Ledgers outlive results: releases remain releases, also when results are deleted or computed again.
 LEDGERS = f"ledgers/{CONFIG.cohort.name}"
+if workflow.is_main_process:
+    try:
+        check_partition(CONFIG, Path(RESULTS), Path(LEDGERS))
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
 # The files of a run: by wildcards in its own rules, and by its name where all runs are collected.
 RUN = RunFolder(Path(RESULTS) / RUN_PATH)
 EVERY_RUN = RunFolder(Path(RESULTS) / "{run.folder}")

@@ -1,0 +1,53 @@
+"""Finished runs that a configuration must leave as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zetadp.account.ledger import protected_attempts, read_ledger
+from zetadp.account.offers import offer
+from zetadp.accounting.threat import NoiseSource
+from zetadp.base.runfolder import RunFolder
+from zetadp.base.storage import read_json
+from zetadp.base.validation import UserError
+from zetadp.config.experiment import Config
+
+
+def check_partition(config: Config, results: Path, ledgers: Path) -> None:
+    """Refuse another partition than that of finished runs with protecting noise, before any job begins.
+
+    Such a run is not trained again unasked. With another table of who is where it could not be evaluated either.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    results, ledgers
+        Folder of the experiment's results, and of the cohort's ledgers.
+
+    Raises
+    ------
+    UserError
+        If the partition has changed and the ledger of a run permits no other attempt.
+    """
+    for name in config.run_names:
+        run, ledger = RunFolder(results / name.folder), ledgers / f"{config.name}-{name.label}.jsonl"
+        if not (run.plan.exists() and ledger.exists()):
+            continue
+        trained, now = read_json(run.plan), config.plan(name).partition
+        if trained["training"]["noise"] != NoiseSource.OS or not trained["nodes"][0]["noise_multiplier"]:
+            continue
+        then = trained["partition"]
+        changed = [f"{key} (then {then.get(key)}, now {value})" for key, value in now.items() if then.get(key) != value]
+        if changed and not _is_permitted(ledger):
+            raise UserError(
+                f"Expected the partition with which {run.path} was trained, found a change of partition."
+                f"{', partition.'.join(changed)}. "
+                f"{offer('undo that', f'permit another attempt (zetadp permit {ledger})')}"
+            )
+
+
+def _is_permitted(ledger: Path) -> bool:
+    """Return whether a ledger permits an attempt after those that it has."""
+    attempts = read_ledger(ledger)
+    return protected_attempts(attempts) < max((attempt.permitted for attempt in attempts), default=1)
