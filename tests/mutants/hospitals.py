@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,7 +61,7 @@ class Hospitals(Messages):
             noise="os" if exact else "seeded",
             sigma=sigma,
             # The name promises next to nothing: checks look at any noise.
-            run=RunName("head", "federated", Target(1000) if sigma else "inf", 0),
+            run=RunName("head", "federated", Target(1000 if sigma else math.inf), 0),
             network=NetworkSettings("head", "features"),
             task={"name": "classification", "classes": CLASSES},
             threat="local" if sums is None else MASKED_SUMS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -36,7 +36,7 @@ from zetadp.config.sections import (
 from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
 from zetadp.training.partition import PartitionSettings, node_name, node_sizes
 from zetadp.training.plan import NodeConstants, Plan
-from zetadp.training.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
+from zetadp.training.settings import MixingSettings, Performance, TrainingSettings
 from zetadp.training.task import settings_class, task_of
 
 
@@ -215,30 +215,11 @@ class Config:
             rounds = max(1, round(float(arm.epochs) * median(sizes) / median(expected)))
         how, mixing = self.training_of(run.network), None
         if network.estimator == MIXED_ROWS:
-            from zetadp.own.rows import mixed_as  # takes long to import
-
-            given = overrides.get("mixing", {})
-            rows, expected = mixed_as(
-                run.target.epsilon,
-                self.privacy.delta,
-                sizes,
-                rows=given.get("rows"),
-                degree=given.get("degree"),
-                active=given.get("active", MixingSettings.active),
-            )
-            others: dict[str, Any] = {key: value for key, value in given.items() if key not in ("rows", "degree")}
-            mixing = MixingSettings(rows, **others)
+            mixing, expected = self._mixed(run, sizes)
         training = TrainingSettings(
             rounds=int(rounds),
             images_per_patient=how.images_per_patient,
-            optimiser=OptimiserSettings(
-                learning_rate=how.learning_rate,
-                drop_after=how.drop_after,
-                drop_factor=how.drop_factor,
-                name=how.optimiser,
-                momentum=how.momentum,
-                averaged=how.averaged,
-            ),
+            optimiser=how.optimiser_settings,
             clip=how.clip,
             noise=self.privacy.noise,
             estimator=network.estimator,
@@ -272,6 +253,22 @@ class Config:
             sums=(arm.sums or Sums()) if threat == MASKED_SUMS else None,
             simulated=not self.cohort.real,
         )
+
+    def _mixed(self, run: RunName, sizes: Sequence[int]) -> tuple[MixingSettings, list[float]]:
+        """Return how the rows of a run are mixed, and the expected number of patients in a row of each node."""
+        from zetadp.own.rows import mixed_as  # takes long to import
+
+        given = self.networks[run.network].training.get("mixing", {})
+        rows, expected = mixed_as(
+            run.target.epsilon,
+            self.privacy.delta,
+            sizes,
+            rows=given.get("rows"),
+            degree=given.get("degree"),
+            active=given.get("active", MixingSettings.active),
+        )
+        others: dict[str, Any] = {key: value for key, value in given.items() if key not in ("rows", "degree")}
+        return MixingSettings(rows, **others), expected
 
     @cached_property
     def private_plans(self) -> list[Plan]:

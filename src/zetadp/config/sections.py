@@ -139,9 +139,21 @@ class Training:
     chunk: Count | None = Performance.chunk
     unit: DrawnUnit = "patient"
 
+    @property
+    def optimiser_settings(self) -> OptimiserSettings:
+        """The optimiser and its schedule."""
+        return OptimiserSettings(
+            learning_rate=self.learning_rate,
+            drop_after=self.drop_after,
+            drop_factor=self.drop_factor,
+            name=self.optimiser,
+            momentum=self.momentum,
+            averaged=self.averaged,
+        )
+
 
 @described_by(MixingSettings)
-class Mixing(TypedDict, total=False):
+class OwnMixing(TypedDict, total=False):
     """How the rows of mixed_rows are mixed.
 
     Attributes
@@ -190,7 +202,7 @@ class OwnTraining(TypedDict, total=False):
     chunk: Count | None
     unit: DrawnUnit
     estimator: Estimator
-    mixing: Mixing
+    mixing: OwnMixing
     feature_norm: Positive
     rounds: Count
     participation: Annotated[str, OneOf(("sampled", EVERYBODY))]
