@@ -83,7 +83,7 @@ def on_meta(name: str) -> tuple[torch.nn.Module, Layout, LabelledItems]:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
     model, layout, records = on_meta(name)
-    each = CONFIG.training_of(name)["images_per_patient"]
+    each = CONFIG.training_of(name).images_per_patient
     grid = Grid.choose(clip, noise_multiplier=1.0, population=PATIENTS, dimension=layout.dimension) if exact else None
     with Ledger(tmp_path / "ledger.jsonl") as ledger, OneDevice():
         ledger.start(DECLARATION)

@@ -217,40 +217,29 @@ def _part(schema: Mapping[str, Any], root: Mapping[str, Any], path: Sequence[Any
 @cache
 def schema_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
     """Return the JSON schema of a type, with the descriptions that stand in the docstrings of its dataclasses."""
-    schema = _model(kind).model_json_schema()
-    described, lists = _descriptions(kind), _default_lists(kind)
+    schema, additions = _model(kind).model_json_schema(), _additions(kind)
     for part in schema.get("$defs", {}).values():
         for name, inner in part.get("properties", {}).items():
             inner.pop("title", None)
-            if text := described.get(part["title"], {}).get(name):
-                inner["description"] = text
-            if (default := lists.get(part["title"], {}).get(name)) is not None:
-                inner["default"] = default
+            inner |= additions.get(part["title"], {}).get(name, {})
     value = schema["properties"]["value"]
     value.pop("title", None)
     return {**_part(value, schema, ()), "$defs": schema.get("$defs", {})}
 
 
-def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401  (any type)
-    """Return the text on each field, by the names of a type's classes."""
-    descriptions: dict[str, dict[str, str]] = {}
-    for member in _classes(kind, set()):
-        texts = descriptions.setdefault(member.__name__, {})
-        for base in reversed([*member.__mro__, *getattr(member, "described_by", ())]):
-            texts |= attributes(base)
-    return descriptions
-
-
-def _default_lists(kind: Any) -> dict[str, dict[str, list[Any]]]:  # noqa: ANN401  (any type)
-    """Return the default of each field that has a list, by the names of a type's classes: pydantic leaves them out."""
-    defaults: dict[str, dict[str, list[Any]]] = {}
+def _additions(kind: Any) -> dict[str, dict[str, dict[str, Any]]]:  # noqa: ANN401  (any type)
+    """Return what pydantic leaves out, by class and field: the description, and a default that is a list."""
+    additions: dict[str, dict[str, dict[str, Any]]] = {}
     for owner in _classes(kind, set()):
-        lists = defaults.setdefault(owner.__name__, {})
+        of_fields = additions.setdefault(owner.__name__, {})
+        for base in reversed([*owner.__mro__, *getattr(owner, "described_by", ())]):
+            of_fields |= {name: {"description": text} for name, text in attributes(base).items()}
         for field in fields(owner) if is_dataclass(owner) else ():
             default = None if field.default_factory is MISSING else field.default_factory()
             if isinstance(default, list | tuple):
-                lists[field.name] = json.loads(json.dumps(default, default=_as_written))
-    return defaults
+                written = json.loads(json.dumps(default, default=_as_written))
+                of_fields[field.name] = {**of_fields.get(field.name, {}), "default": written}
+    return additions
 
 
 def _as_written(value: Any) -> Any:  # noqa: ANN401  (any settings)
