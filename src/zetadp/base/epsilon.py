@@ -146,7 +146,11 @@ class Target:
             If it is something else.
         """
         try:
-            return cls(math.inf, clipped=False) if value == _UNCLIPPED else cls(float(value))
+            target = cls(math.inf, clipped=False) if value == _UNCLIPPED else cls(float(value))
+            spelled = target.private or value == _UNCLIPPED or "inf" in str(value).lower()
+            if isinstance(value, bool) or not spelled:
+                raise ValueError(value)  # a number too large for a float does not ask for a run without noise
+            return target
         except (OverflowError, TypeError, ValueError) as error:
             raise UserError(f"Expected epsilon above zero, inf or unclipped, found {value!r}.") from error
 

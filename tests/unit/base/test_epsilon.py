@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zetadp.base.epsilon import Target, rounded_up
+from zetadp.base.validation import UserError
 
 DIGITS = st.integers(1, 6)
 
@@ -50,6 +51,12 @@ def test_the_name_of_a_target_promises_no_more_than_it_and_is_read_as_it_was_wri
 def test_the_three_kinds_of_targets_are_values(label, private, clipped):
     target = Target.named(label)
     assert (target.private, target.clipped, str(target)) == (private, clipped, label)
+
+
+@pytest.mark.parametrize("value", [True, "1e400", " +1e400", 10**400, "1e-400", None, "eight"])
+def test_what_is_no_epsilon_is_not_taken_for_one(value):
+    with pytest.raises(UserError, match="Expected epsilon above zero, inf or unclipped, found "):
+        Target.read(value)
 
 
 @pytest.mark.parametrize("given", [(0.0,), (math.nan,), (8.0, False)])
