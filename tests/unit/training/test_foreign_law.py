@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,15 @@ from zetadp.account.risk import Risk
 from zetadp.account.statement import last_statement, total_statement
 from zetadp.accounting.kinds import NoisySum
 from zetadp.accounting.laws import installed_kind, kind_of, modules_of
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import code_of
 from zetadp.report.riskpage import Evidence, write_risk
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import make_plan
 from zetadp.training.records import items_of
 from zetadp.training.settings import TrainingSettings
@@ -53,7 +56,7 @@ def uninstall() -> None:
 def test_it_trains_and_every_page_cites_its_proof(tmp_path):
     mechanism = yaml.safe_load(LAW.blocks("yaml")[0])["training"]["mechanism"]
     nodes = (NodeConstants("a", 6, 3), NodeConstants("b", 6, 3))
-    run = RunName("tiny", "federated", "8", 0)
+    run = RunName("tiny", "federated", Target(8), 0)
     plan = make_plan(Plan(run, TINY, TrainingSettings(3, mechanism=mechanism), nodes, task=CLASSIFICATION))
     units = [items_of([[record] for record in own], CLASSES) for own in (range(6), range(6, 12))]
     ledger = tmp_path / "ledger.jsonl"
@@ -87,7 +90,7 @@ def test_no_epsilon_is_computed_where_it_is_not_installed(tmp_path, monkeypatch)
     record(ledger, event=replace(EVENT, kind=kind_of("signs").hiding(EVENT.kind, 1)))
     assert recorded_runs(ledger)
     settings = TrainingSettings(3, mechanism="signs")
-    plan = Plan(RunName("tiny", "central", "inf", 0), TINY, settings, (NodeConstants("a", 6, 3),)).to_json()
+    plan = Plan(RunName("tiny", "central", Target(math.inf), 0), TINY, settings, (NodeConstants("a", 6, 3),)).to_json()
     uninstall()
     monkeypatch.setattr("zetadp.base.installed.entry_points", lambda group: ())
     message = r"'signs'\. Install the package that has it as an entry point in zetadp\.mechanisms\..*`make install`"
