@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from ledger_builder import poisson
 
 from zetadp.accounting.events import Event
+from zetadp.base.epsilon import Target
+from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.mechanism.release import Draw, NodeMechanism
 from zetadp.nn.settings import NetworkSettings
-from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.records import (
     LabelledItems,
     Node,
@@ -174,7 +177,7 @@ def test_units_are_those_that_the_plan_protects_at_each_of_its_nodes(threat, uni
     names = ["central"] if threat == "central" else ["north", "south"]
     nodes = tuple(NodeConstants(name, len(units), 1.0) for name, units in zip(names, expected, strict=True))
     images = {"unit": "image", "units_of_a_person": 2} if unit == "image" else {}
-    run = RunName("linear", threat, "inf", 0)
+    run = RunName("linear", threat, Target(math.inf), 0)
     plan = Plan(run, NetworkSettings("linear"), TrainingSettings(1), nodes, threat=threat, **images)
     assert units_by_node(plan, records) == expected
 
