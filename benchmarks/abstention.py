@@ -37,11 +37,11 @@ from benchmarks.study_selection import (
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
+from zetadp.brain.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.brain.prediction import RIGHT, UNLIKE, UNSURE, PublicFeatures, abstention_for, mean_scores
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace
 from zetadp.mri.volumes import read_centre_slices
-from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import HeadClassifier
 from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient

@@ -28,11 +28,12 @@ from torch import Tensor
 from papers.experiments import Experiment, declared_by, ended, write_joined
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.brain import BrainSequences
+from zetadp.brain.backbone import load_backbone, shipped_backbone
 from zetadp.brain.images import load_role, to_records
-from zetadp.nn.backbone import load_backbone, shipped_backbone
+from zetadp.brain.task import IMAGE, SLICE, VOLUME
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import ConvolutionalClassifier
-from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
+from zetadp.nn.settings import FEATURES
 from zetadp.phantom.settings import CHANNELS
 from zetadp.training.partition import read_partition
 from zetadp.training.pretrained import load_model

@@ -38,18 +38,17 @@ from zetadp.accounting import gaussian
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import tensors_digest
 from zetadp.brain import BrainSequences
-from zetadp.brain.task import KEEN
+from zetadp.brain.backbone import Backbone, load_backbone, shipped_backbone
+from zetadp.brain.task import IMAGE, KEEN, SLICE
 from zetadp.mri.kspace import to_kspace
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import SIGNAL_POWER, taper_factors
-from zetadp.nn.settings import IMAGE, SLICE, STUDY, NetworkSettings
+from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.phantom.cohort import simulate_patient
 from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
 from zetadp.phantom.settings import Simulated
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
-from zetadp.training.plan import SIGNAL
 
 ROOT = Path(__file__).parents[1]
 HOSPITALS, TRAINED, ALL = 11, 484, 750
@@ -83,10 +82,10 @@ PRIVATE, OTHERS = 2, 150
 KEENNESS = (1.0, 3.0, 10.0, 30.0, 1e6)
 """Values of `KEEN` that are tried; the last one takes one of the two heads."""
 COMPONENTS, TRIED, DRAWS = 64, (1.0, 8.0), 2000
-SETTINGS = {"rounds": 20, "rate": 30.0, "clip": 0.1, "averaged": 0.5, "signal": SIGNAL}
+SETTINGS = {"rounds": 20, "rate": 30.0, "clip": 0.1, "averaged": 0.5, "signal": BrainSequences.signal}
 """Training of the default's head."""
 KEYS = ["trained on", "measured on", "classified", "epsilon"]
-TASK = BrainSequences()
+TASK = BrainSequences(decision="image")
 
 
 def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) -> np.ndarray:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from docutils.nodes import SkipNode, math
 from latex2mathml.converter import convert
 
-from zetadp.base.reading import schema_of
-from zetadp.config.experiment import Config
+from zetadp.config.experiment import configuration_schema
 
 if TYPE_CHECKING:
     from docutils.nodes import Element
@@ -74,7 +73,7 @@ def setup(app: Sphinx) -> None:
 
 def write_schema(app: Sphinx, _: Exception | None) -> None:
     """Write the schema of the configuration, for editors."""
-    Path(app.outdir, "config.schema.json").write_text(json.dumps(schema_of(Config), indent=1), encoding="utf-8")
+    Path(app.outdir, "config.schema.json").write_text(json.dumps(configuration_schema(), indent=1), encoding="utf-8")
 
 
 def draw_formula(page: HTML5Translator, formula: Element) -> None:

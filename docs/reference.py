@@ -15,6 +15,8 @@ from typing import Any
 from zetadp.base.reading import schema_of
 from zetadp.cli.commands import command_line
 from zetadp.config.experiment import Config
+from zetadp.config.sections import TaskSection
+from zetadp.training.task import settings_class
 
 PAGES = Path(__file__).parent
 GENERATED = "<!-- `make reference` writes everything below this line. -->"
@@ -50,6 +52,10 @@ def configuration_reference(schema: Mapping[str, Any]) -> str:
             start = f" Every key begins with {_code(f'{name}{suffix}.')}." if suffix else ""
             about = f"{_text(part['description'])}{start}"
             sections.append(f"## {name}\n\n{about}\n\n{_table(columns, _rows(inner, schema))}")
+        if name == "task":
+            settings = schema_of(settings_class(TaskSection.name))
+            about = f"Settings of the task {_code(TaskSection.name)}."
+            sections.append(f"## task.settings\n\n{about}\n\n{_table(columns, _rows(settings, settings))}")
     return "\n".join(sections)
 
 

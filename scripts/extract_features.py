@@ -7,9 +7,9 @@ from pathlib import Path
 from zetadp.base.storage import Items
 from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
+from zetadp.brain.backbone import load_backbone
 from zetadp.brain.images import check_backbone
 from zetadp.mri.decathlon import AXES
-from zetadp.nn.backbone import load_backbone
 
 
 def main(*, kspace: Path, backbone: Path, features: Path, device: str) -> None:

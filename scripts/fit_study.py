@@ -5,8 +5,8 @@ from typing import Any
 
 from zetadp.base.tensors import pick_device
 from zetadp.base.workflow import run
+from zetadp.brain.backbone import load_backbone
 from zetadp.brain.pretraining import read_public, read_study
-from zetadp.nn.backbone import load_backbone
 
 
 def main(

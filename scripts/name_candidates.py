@@ -7,7 +7,7 @@ import pandas as pd
 from zetadp.audit.candidates import SEED, attack_candidates, gradients, inner_products, of_candidates, sheet
 from zetadp.audit.settings import Candidates
 from zetadp.base.workflow import run
-from zetadp.nn.backbone import load_backbone
+from zetadp.brain.backbone import load_backbone
 from zetadp.report.attackfigure import candidates_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin

@@ -9,7 +9,8 @@ import numpy as np
 from zetadp.base.tensors import pick_device
 from zetadp.base.workflow import run
 from zetadp.brain.pretraining import pretrain, read_public
-from zetadp.nn.settings import BackboneTraining, NetworkSettings
+from zetadp.brain.settings import BackboneTraining
+from zetadp.nn.settings import NetworkSettings
 
 
 def main(

@@ -8,11 +8,10 @@ from zetadp.base.tables import read_table
 from zetadp.base.workflow import run
 from zetadp.hospitals.launcher import LocalFederation
 from zetadp.mri.convert import write_site_folder
-from zetadp.nn.backbone import load_backbone
 from zetadp.training.partition import read_partition
 from zetadp.training.pipeline import PipelineRun, RunLimits, RunPaths
 from zetadp.training.plan import Plan
-from zetadp.training.pretrained import with_public
+from zetadp.training.pretrained import public_network, with_public
 from zetadp.training.settings import Patience, Performance
 
 UNLIMITED = 1_000_000
@@ -35,7 +34,7 @@ def main(
     """Give every site a folder of its own patients, start server and nodes, train, stop everything."""
     pipeline_run = PipelineRun.begin(plan, noise, (table, partition), paths, limits)
     public = backbone[0].resolve() if backbone else None
-    declared = with_public(pipeline_run.plan, load_backbone(public) if public else None)
+    declared = with_public(pipeline_run.plan, public_network(pipeline_run.plan, public) if public else None)
     work, names = paths.processes.resolve(), [node.name for node in declared.nodes]
     # The checkpoint, the ledgers and the nodes' stored messages, which an interrupted run needs, are elsewhere.
     shutil.rmtree(work, ignore_errors=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from zetadp.brain.settings import BackboneTraining
 from zetadp.nn.models import NetworkSettings
-from zetadp.nn.settings import BackboneTraining
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 NETWORK = NetworkSettings(widths=(8, 16), convolutions=1, head="pooled", groups=4, transform="fourier")

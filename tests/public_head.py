@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 from zetadp.base.tensors import save_tensors
-from zetadp.nn.backbone import load_backbone, shipped_backbone
+from zetadp.brain.backbone import load_backbone, shipped_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.training.pretrained import BACKBONE, model_content
 
-TASK = {"name": "brain_sequences", "slices": 20, "size": 32}
+TASK = {"name": "brain_sequences", "slices": 20, "size": 32, "decision": "image"}
 
 
 def write_public_head(path: Path, domain: str = "features", **trained_on: object) -> Path:

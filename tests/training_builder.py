@@ -16,8 +16,8 @@ from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
+from zetadp.brain.backbone import Backbone
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders

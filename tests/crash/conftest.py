@@ -20,17 +20,19 @@ cohort:
   train_patients: 5
   test_patients: 4
   simulated: {population: standard, seed: 7, grid: [12, 12, 8], scanners: 2}
-slices: {count: 2, size: 8}
+task:
+  settings:
+    slices: 2
+    size: 8
+    pretraining:
+      simulation: {patients: 3, shapes: 3, shards: 1}
+      held_out: 1
+      network: {widths: [2, 4], convolutions: 1, groups: 2}
+      training: {steps: 4, batch: 4, components: [2, 4]}
 shards: 1
 partition: {nodes: 2, validation_patients: 1}
 networks:
   complex: {widths: [2, 4], groups: 2}
-backbone: pretrained
-pretraining:
-  simulation: {patients: 3, shapes: 3, shards: 1}
-  held_out: 1
-  network: {widths: [2, 4], convolutions: 1, groups: 2}
-  training: {steps: 4, batch: 4, components: [2, 4]}
 arms:
   federated: {expected_patients: 1, rounds: 6}
 training: {evaluate_every: 2, learning_rate: 0.01, checkpoint_seconds: 0.0}

@@ -53,7 +53,7 @@ def make_plan(
         "cohort": "made-by-a-test",
         "network": TINY,
         "training": training,
-        "task": {"name": "brain_sequences", "slices": SLICES, "size": SIZE},
+        "task": {"name": "brain_sequences", "slices": SLICES, "size": SIZE, "decision": "image"},
         "nodes": planned,
     }
     return Plan(**{**settings, **changes})

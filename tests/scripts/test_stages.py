@@ -187,7 +187,7 @@ def plan_of(size: int, expected: float) -> Plan:
     """Return a plan of two nodes, without its noise."""
     training = TrainingSettings(rounds=3, noise="os", optimiser=OptimiserSettings(1e-3))
     nodes = tuple(NodeConstants(f"node-0{number}", size, expected) for number in (1, 2))
-    task = {"name": "brain_sequences", "slices": 2, "size": 8}
+    task = {"name": "brain_sequences", "slices": 2, "size": 8, "decision": "image"}
     run = RunName("small", "federated", Target(8), 0)
     return Plan(run, NetworkSettings("linear"), training, nodes, cohort="test", task=task)
 

@@ -23,6 +23,7 @@ from torch.utils.data import TensorDataset
 from zetadp.account.ledger import Ledger
 from zetadp.base.tensors import Layout, to_device
 from zetadp.brain.pretraining import _step
+from zetadp.brain.settings import BackboneNetwork, BackboneTraining
 from zetadp.config.load import load_config
 from zetadp.mechanism.clipping import clipped_sums
 from zetadp.mechanism.contributions import Contributors, Gradient
@@ -30,7 +31,7 @@ from zetadp.mechanism.grid import Grid
 from zetadp.mechanism.release import NodeMechanism
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.settings import BY_NOISE, FEATURES, BackboneTraining
+from zetadp.nn.settings import BY_NOISE, FEATURES
 from zetadp.own.looked_up import LookedUp
 from zetadp.training.evaluation import ITEMS_AT_ONCE, outputs_of, watched_on_device
 from zetadp.training.records import LabelledItems, Node, choose_items, items_of
@@ -46,9 +47,9 @@ NETWORKS = {
     name: replace(network.settings, taper=1.0 if network.settings.taper == BY_NOISE else network.settings.taper)
     for name, network in CONFIG.networks.items()
 }
-BACKBONE = NetworkSettings(**asdict(CONFIG.pretraining.network))
+BACKBONE = NetworkSettings(**asdict(BackboneNetwork()))
 PRETRAINED = {"backbone": BACKBONE, "complex": NETWORKS["complex"]}
-SIDE = CONFIG.slices.size
+SIDE = CONFIG.task.chosen.size
 META = torch.device("meta")
 PATIENTS, CLASSES = 3, len(SEQUENCES)
 CLIPS = (0.37, 0.5)

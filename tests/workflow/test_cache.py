@@ -32,7 +32,7 @@ def test_what_comes_from_the_cache_is_what_the_experiment_would_have_made(finish
     assert not [log for rule in CACHED for log in (second.root / "logs" / rule).iterdir() if log.stat().st_size]
 
     # Another cohort and other slices under the same names: the cache holds nothing of theirs, and keeps what it has.
-    others = ("--config", "cohort={simulated: {seed: 8}}", "slices={count: 3}")
+    others = ("--config", "cohort={simulated: {seed: 8}}", "task={settings: {slices: 3}}")
     first.snakemake(*IMAGES, "--cache", *others)
     assert len(list(cache.iterdir())) == len(FILES) + len(IMAGES)
     assert contents(second, FILES) == made

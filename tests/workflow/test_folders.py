@@ -35,8 +35,7 @@ cohort:
   test_patients: {test}
 privacy:
   noise: {noise}
-slices:
-  count: {count}
+task: {{settings: {{slices: {count}}}}}
 shards: 2
 partition:
   nodes: 1
@@ -124,7 +123,6 @@ def test_patients_with_two_to_four_sequences_share_a_cohort(fresh, capsys):
     content["test"][0] = {"image": content["test"][0], "modality": dict(zip("0123", SEQUENCES, strict=True))}
     (task / "dataset.json").write_text(json.dumps(content))
     scenario = yaml.safe_load(SCENARIO.format(folder="brains", real="false", noise="seeded", train=3, test=2, count=4))
-    scenario["slices"]["decision"] = "slice"
     scenario["networks"] = {"head": {"training": {"images_per_patient": 16, "rounds": 2}}}
     scenario["runs"][0]["networks"] = ["head", "linear"]
     runs = [f"results/mine/runs/{name}/federated/eps-8/seed-0" for name in ("head", "linear")]
@@ -197,7 +195,7 @@ name: mine
 cohort:
   {name: mine, source: folder, folder: brains, unit: patient, patient_key: key.tsv, train_patients: 4, test_patients: 2}
 privacy: {noise: os}
-slices: {count: 4}
+task: {settings: {slices: 4}}
 shards: 2
 partition: {nodes: 1, validation_patients: 0}
 runs: [{networks: [head], arms: [federated], epsilons: [8], seeds: [0]}]

@@ -42,7 +42,7 @@ rule invert_gradients:
         settings=asdict(INVERSION),
         networks={name: CONFIG.networks[name].settings.to_json() for name in INVERTED},
         clips={name: CONFIG.training_of(name).clip for name in INVERTED},
-        size=CONFIG.slices.size,
+        size=BRAIN.size,
         delta=CONFIG.privacy.delta,
         code=code_of("scripts/invert_gradients.py"),
     script:
@@ -82,7 +82,7 @@ rule name_candidates:
     params:
         settings=asdict(CANDIDATES),
         plans=[plan.to_json() for plan in PLANS_OF_CANDIDATES],
-        size=CONFIG.slices.size,
+        size=BRAIN.size,
         delta=CONFIG.privacy.delta,
         code=code_of("scripts/name_candidates.py"),
     script:

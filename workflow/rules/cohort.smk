@@ -98,8 +98,8 @@ rule index_cohort:
     params:
         train_patients=CONFIG.cohort.train_patients,
         test_patients=CONFIG.cohort.test_patients,
-        slices=CONFIG.slices.count,
-        spacing=CONFIG.slices.spacing,
+        slices=BRAIN.slices,
+        spacing=BRAIN.spacing,
         patient_key=PATIENT_KEY,
         brought=lambda _: fingerprint(BROUGHT),
         code=code_of("scripts/index_cohort.py"),

@@ -20,7 +20,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 from snakemake.cli import get_profile_dir
 from snakemake.exceptions import WorkflowError
 
-from zetadp.training.task import module_of, task_of
+from zetadp.training.task import module_of
 from zetadp.accounting.laws import installed_laws, modules_of
 from zetadp.config.experiment import runs_of
 from zetadp.config.finished import check_partition
@@ -29,7 +29,7 @@ from zetadp.base.console import summarise_jobs
 from zetadp.base.runfolder import RUN_PATH, RunFolder, RunName
 from zetadp.base.strict_yaml import check_yaml
 from zetadp.base.tables import fingerprint, visible
-from zetadp.nn.settings import MIXED_ROWS, SHIPPED
+from zetadp.nn.settings import MIXED_ROWS
 from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.base.validation import UserError
 from zetadp.base.warm import start_python
@@ -157,7 +157,7 @@ def rules_of_task():
     """Return the file with the rules of the task: one of this workflow, or the one that the task names."""
     file = Path(HOME, "workflow/rules/tasks", f"{CONFIG.task.name}.smk")
     if not file.is_file():
-        file = getattr(task_of(CONFIG.task_content), "rules", file)
+        file = getattr(CONFIG.task.chosen, "rules", file)
     if not Path(file).is_file():
         raise WorkflowError(
             f"task.name: expected a task with a file of rules for the workflow, found none for {CONFIG.task.name} at "

@@ -23,9 +23,9 @@ rule slice_volumes:
     params:
         shard="{shard}",
         shards=len(SHARDS),
-        slice_count=CONFIG.slices.count,
-        spacing=CONFIG.slices.spacing,
-        size=CONFIG.slices.size,
+        slice_count=BRAIN.slices,
+        spacing=BRAIN.spacing,
+        size=BRAIN.size,
         code=code_of("scripts/slice_volumes.py"),
     script:
         "../../scripts/slice_volumes.py"

@@ -1,34 +1,35 @@
 # What networks learn from before any private patient: public, simulated patients, who cost no privacy.
 
+from zetadp.brain.settings import SHIPPED, Pretraining
+
+PRETRAINING = BRAIN.pretraining or Pretraining()
 # Seed, number and size are in the name: experiments with the same public patients share them, others do not collide.
 PUBLIC = (
-    f"resources/public-{CONFIG.pretraining.simulation.seed}"
-    f"-{CONFIG.pretraining.simulation.patients}"
-    f"-{CONFIG.slices.count}x{CONFIG.slices.size}"
+    f"resources/public-{PRETRAINING.simulation.seed}"
+    f"-{PRETRAINING.simulation.patients}"
+    f"-{BRAIN.slices}x{BRAIN.size}"
 )
 # Public patients of another kind, with brains of random shapes: their seed is never that of the others.
 SHAPES = {
-    "seed": CONFIG.pretraining.simulation.seed + 500,
-    "patients": CONFIG.pretraining.simulation.shapes,
+    "seed": PRETRAINING.simulation.seed + 500,
+    "patients": PRETRAINING.simulation.shapes,
 }
 PUBLIC_SHAPES = (
     f"resources/public-shapes-{SHAPES['seed']}-{SHAPES['patients']}"
-    f"-{CONFIG.slices.count}x{CONFIG.slices.size}"
+    f"-{BRAIN.slices}x{BRAIN.size}"
 )
 SIMULATION = {
-    **asdict(CONFIG.pretraining.simulation),
-    "slices": {"count": CONFIG.slices.count, "size": CONFIG.slices.size},
+    **asdict(PRETRAINING.simulation),
+    "slices": {"count": BRAIN.slices, "size": BRAIN.size},
 }
-PUBLIC_SHARDS = [
-    f"{number:02d}" for number in range(CONFIG.pretraining.simulation.shards)
-]
+PUBLIC_SHARDS = [f"{number:02d}" for number in range(PRETRAINING.simulation.shards)]
 
 
 # The backbone with the features of each domain of heads: the package's, or one that is trained here.
 BACKBONES = {
     domain: (
         f"{SOURCE}/zetadp/{file}"
-        if CONFIG.backbone == "shipped"
+        if BRAIN.pretraining is None
         else f"{PUBLIC}/{Path(file).name}"
     )
     for domain, file in SHIPPED.items()
@@ -53,12 +54,12 @@ rule simulate_public:
         shard="{shard}",
         shards=len(PUBLIC_SHARDS),
         settings={
-            "seed": CONFIG.pretraining.simulation.seed,
-            "patients": CONFIG.pretraining.simulation.patients,
+            "seed": PRETRAINING.simulation.seed,
+            "patients": PRETRAINING.simulation.patients,
         },
         anatomy="atlas",
-        slice_count=CONFIG.slices.count,
-        size=CONFIG.slices.size,
+        slice_count=BRAIN.slices,
+        size=BRAIN.size,
         code=code_of("scripts/simulate_public.py"),
     script:
         "../../scripts/simulate_public.py"
@@ -74,8 +75,8 @@ use rule simulate_public as simulate_shapes with:
         shards=len(PUBLIC_SHARDS),
         settings=SHAPES,
         anatomy="shapes",
-        slice_count=CONFIG.slices.count,
-        size=CONFIG.slices.size,
+        slice_count=BRAIN.slices,
+        size=BRAIN.size,
         code=code_of("scripts/simulate_public.py"),
 
 
@@ -100,9 +101,9 @@ rule pretrain:
         mem_mb=8000,
         runtime="12h",
     params:
-        network=asdict(CONFIG.pretraining.network),
-        settings=asdict(CONFIG.pretraining.training),
-        held_out=CONFIG.pretraining.held_out,
+        network=asdict(PRETRAINING.network),
+        settings=asdict(PRETRAINING.training),
+        held_out=PRETRAINING.held_out,
         simulation=SIMULATION,
         device=CONFIG.device,
         code=code_of("scripts/pretrain.py"),
@@ -128,8 +129,8 @@ rule fit_study:
         mem_mb=8000,
         runtime="2h",
     params:
-        components=list(CONFIG.pretraining.training.components),
-        held_out=CONFIG.pretraining.held_out,
+        components=list(PRETRAINING.training.components),
+        held_out=PRETRAINING.held_out,
         simulation=SIMULATION,
         device=CONFIG.device,
         code=code_of("scripts/fit_study.py"),

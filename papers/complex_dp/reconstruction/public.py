@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from papers.complex_dp.reconstruction.settings import PublicNetworkSettings
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
@@ -60,9 +60,13 @@ class PublicNetworks:
         """Return all weights."""
         return dict(self.weights)
 
+    def content(self) -> dict[str, Any]:
+        """Return the metadata of the file."""
+        return {"public": asdict(self.settings)}
+
     def save(self, path: Path) -> None:
         """Write the networks to a safetensors file, completely or not at all."""
-        save_tensors(path, self.tensors(), {"public": asdict(self.settings)})
+        save_tensors(path, self.tensors(), self.content())
 
     @classmethod
     def load(cls, path: Path, device: torch.device | str = "cpu") -> Self:

@@ -1,9 +1,8 @@
 # PhaseMNIST: digits from their official files to complex examples, and public features of them.
 
-from zetadp.training.task import task_of
 from papers.complex_dp.phase_mnist.task import FILES as NAMES
 
-PHASE_MNIST = task_of(CONFIG.task_content)
+PHASE_MNIST = CONFIG.task.chosen
 PUBLIC_COHORT = "MNIST"
 # Files and encoder are the same however examples are made of them.
 FILES = CONFIG.cohort.folder or "resources/mnist-files"

@@ -1,8 +1,7 @@
 # Reconstruction: single-coil volumes, simulated or from a folder in the layout of fastMRI, to undersampled slices.
 
-from zetadp.training.task import task_of
 
-RECONSTRUCTION = task_of(CONFIG.task_content)
+RECONSTRUCTION = CONFIG.task.chosen
 PUBLIC_COHORT = "fastMRI"
 SIMULATED = CONFIG.cohort.source == "simulated"
 VOLUMES = f"{COHORT}/volumes" if SIMULATED else CONFIG.cohort.folder

@@ -1,8 +1,7 @@
 # Spoken commands: clips from a folder, their spectrograms, and public features of them.
 
-from zetadp.training.task import task_of
 
-SPEECH = task_of(CONFIG.task_content)
+SPEECH = CONFIG.task.chosen
 PUBLIC_COHORT = "Speech Commands"
 SOURCE_OF_CLIPS = CONFIG.cohort.folder
 if Path(SOURCE_OF_CLIPS).resolve() == Path(COHORT).resolve():

@@ -37,8 +37,8 @@ from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.runfolder import RunName
 from zetadp.base.tables import Sheet, numbers_of
+from zetadp.brain.backbone import Backbone
 from zetadp.mri.kspace import to_kspace
-from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
 from zetadp.training.plan import NodeConstants, Plan

@@ -222,6 +222,10 @@ def schema_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
         for name, inner in part.get("properties", {}).items():
             inner.pop("title", None)
             inner |= additions.get(part["title"], {}).get(name, {})
+    for owner in _classes(kind, set()):
+        for field in fields(owner) if is_dataclass(owner) else ():
+            if not field.init:  # a constant of the class, which no file can set
+                del schema["$defs"][owner.__name__]["properties"][field.name]
     value = schema["properties"]["value"]
     value.pop("title", None)
     return {**_part(value, schema, ()), "$defs": schema.get("$defs", {})}

@@ -16,18 +16,18 @@ from torch.nn import functional
 from zetadp.base.storage import Items, present
 from zetadp.base.tensors import load_tensors, tensors_digest
 from zetadp.base.validation import UserError
+from zetadp.brain.backbone import Backbone
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import to_kspace, whiten_records
-from zetadp.nn.backbone import Backbone
 from zetadp.nn.settings import STUDY
 from zetadp.training.records import LabelledItems
-from zetadp.training.task import places_of
+from zetadp.training.task import PublicNetwork, places_of
 
 PUBLIC_FEATURES = Path(__file__).parents[1] / "data/abstention_study.safetensors"
 """The package's file of public features, to which the thresholds of a model are fitted."""
 
 
-def has_thresholds(domain: str, backbone: Backbone | None) -> bool:
+def has_thresholds(domain: str, backbone: PublicNetwork | None) -> bool:
     """Return whether a model has thresholds to abstain: heads on a study of the shipped backbone have."""
     if backbone is None or domain != STUDY:
         return False

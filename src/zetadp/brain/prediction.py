@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -33,14 +33,14 @@ from zetadp.accounting.threat import NoiseSource
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
+from zetadp.brain.backbone import Backbone, subtract_mean
 from zetadp.brain.images import PUBLIC_FEATURES as FILE
 from zetadp.brain.images import by_orders, has_thresholds, prepared_inputs
-from zetadp.brain.task import BrainSequences
+from zetadp.brain.task import IMAGE, BrainSequences
 from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES
 from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
-from zetadp.nn.backbone import subtract_mean
 from zetadp.nn.heads import head_scores
-from zetadp.nn.settings import IMAGE, STUDY
+from zetadp.nn.settings import STUDY
 from zetadp.training.evaluation import without_absent
 from zetadp.training.pretrained import FinishedModel
 
@@ -92,7 +92,7 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
         )
     names = [f"channel {number}" for number in range(channels)]
     images = centre_images(volume, names, task.slices, task.size, task.spacing).reshape(-1, task.size, task.size)
-    backbone = model.backbone
+    backbone = cast("Backbone | None", model.backbone)  # a model of this task has no other
     before = prepared_inputs(images, model.settings.domain, backbone and replace(backbone, centred=False))
     inputs = subtract_mean(before) if model.settings.domain == STUDY else before
     deciding, absent = (task, len(task.names) - channels) if together else (replace(task, decision=IMAGE), 0)

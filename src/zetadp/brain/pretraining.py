@@ -26,12 +26,12 @@ from zetadp.base.storage import Items
 from zetadp.base.tensors import to_device
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
+from zetadp.brain.backbone import Backbone, normalise_scale
+from zetadp.brain.settings import BackboneTraining
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import augment, to_kspace, whiten
-from zetadp.nn.backbone import Backbone, normalise_scale
 from zetadp.nn.heads import fit_head, fit_projection, head_scores
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
-from zetadp.nn.settings import BackboneTraining
 
 logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 

@@ -9,17 +9,18 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from zetadp.base.storage import Items
-from zetadp.base.validation import Count, OneOf, Positive, UserError, Within
+from zetadp.base.validation import OneOf, Positive, UserError, Within
+from zetadp.brain.settings import Pretraining
 from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
-from zetadp.mri.slicing import SPACING
-from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, TOGETHER, VOLUME
+from zetadp.mri.slicing import SPACING, centre_slices
+from zetadp.nn.settings import FEATURES
 from zetadp.training.task import Classification, Words
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from zetadp.nn.backbone import Backbone
+    from zetadp.brain.backbone import Backbone
+    from zetadp.nn.settings import NetworkSettings
     from zetadp.training.plan import Plan
     from zetadp.training.records import LabelledItems
 
@@ -35,33 +37,17 @@ logger = logging.getLogger(__name__)
 
 ALONE = "alone"
 """Column of predictions with the answer for an image alone."""
+DECISIONS = IMAGE, SLICE, VOLUME = ("image", "slice", "volume")
+"""Inputs of one decision: an image, or images or volumes of all sequences together."""
+TOGETHER = {
+    SLICE: "The images of a slice are classified together, one of each sequence.",
+    VOLUME: "The volumes of a patient are classified together, one of each sequence.",
+}
+"""Sentences of cards and notes on a decision about several images."""
+VOTES = "Volume accuracy: each volume by the vote of its slices."
+SINGLE = "Image accuracy: each image by itself."
 KEEN = 10.0
 """Strength of a record's preference for the head that explains it better, from public patients (docs/settings.md)."""
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Choice of the slices of a volume, and their size.
-
-    Attributes
-    ----------
-    count
-        Centre planes along the axial axis, of each sequence. The image of a plane is that of the nearest slice.
-    spacing
-        Distance of two planes in mm, independent of the distance of slices in a file. Without a distance in a file,
-        slices are counted.
-    size
-        Side of the square slices after area averaging, in pixels.
-    decision
-        Unit of classification, in the task of pulse sequences. image is each image separately; slice is the images
-        of all sequences of a slice together, one of each sequence; volume is the volumes of all sequences of a patient
-        together, one of each.
-    """
-
-    count: Count = 20
-    spacing: Positive = SPACING
-    size: Annotated[int, Within(ge=8)] = 32
-    decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
 
 
 @dataclass(frozen=True)
@@ -72,41 +58,50 @@ class BrainSequences(Classification):
 
     Attributes
     ----------
-    slices, spacing
-        Number of centre planes of each sequence of a record, and their distance in mm (`Volume.centre_slices`).
+    slices
+        Centre planes along the axial axis, of each sequence. The image of a plane is that of the nearest slice.
+    spacing
+        Distance of two planes in mm, independent of the distance of slices in a file. Without a distance in a file,
+        slices are counted.
     size
-        Side of a slice in pixels.
+        Side of the square slices after area averaging, in pixels.
     decision
-        `IMAGE`: each image is classified separately. `SLICE`: the images of a slice are classified together, one of
-        each sequence. `VOLUME`: the volumes of a record are, too, and all slices of a volume get the same answer. With
-        the latter two, every table of outputs must hold whole records.
+        Unit of classification: each image by itself; the images of all sequences of a slice together, one of each
+        sequence; or the volumes of all sequences of a record together, one of each, so that all slices of a volume get
+        the same answer. With slice and volume, every table of outputs must hold whole records.
+    pretraining
+        Training of a public backbone in this workflow, on simulated patients only (docs/pretraining.md); null takes the
+        backbone that comes with the package.
     """
 
-    classes: int | None = len(SEQUENCES)
-    balanced: bool = True
-    slices: Count = 20
-    size: Count = 32
-    decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
+    classes: int | None = field(default=len(SEQUENCES), init=False)
+    balanced: bool = field(default=True, init=False)
+    slices: Annotated[int, Within(ge=1, le=1000)] = 20
     spacing: Positive = SPACING
+    size: Annotated[int, Within(ge=8, le=1024)] = 32
+    decision: Annotated[str, OneOf(DECISIONS)] = SLICE
+    pretraining: Pretraining | None = None
 
+    before_training = ("pretraining",)
+    signal = 0.009
+    """Signal in the first component of the public features, found on public patients (docs/settings.md)."""
     called = "sequence"
     simulates = True
     downloads = True
     attackable = True
     """Whether attacks on messages of training know the items."""
 
-    @staticmethod
-    def settings_of(slices: Slices) -> dict[str, Any]:
-        """Return the settings of the task, which have a section of the configuration to themselves.
-
-        Values of earlier versions are left out, so that plans do not change.
-        """
-        decision = {"decision": slices.decision} if slices.decision != IMAGE else {}
-        spacing = {"spacing": slices.spacing} if slices.spacing != SPACING else {}
-        return {"slices": slices.count, "size": slices.size, **decision, **spacing}
-
     def cohort_faults(self, cohort: Any) -> Iterator[str]:  # noqa: ANN401  (a section of the configuration, above)
-        """Yield the faults of a section ``cohort`` that takes the official data of the Decathlon."""
+        """Yield planes outside of simulated volumes, and declarations that contradict the Decathlon's data."""
+        if cohort.source == "simulated":
+            thickness = cohort.simulated.voxels().voxel[2]
+            try:
+                centre_slices(cohort.simulated.grid[2], self.slices, self.spacing / thickness)
+            except ValueError as error:
+                yield (
+                    f"task.settings.slices: {self.slices} planes {self.spacing:g} mm apart need a larger "
+                    f"cohort.simulated.grid, whose slices are {thickness:g} mm thick: {error}."
+                )
         if cohort.source == "download" and not cohort.real:
             yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
         if cohort.source == "download" and cohort.one_record_per_patient:
@@ -171,17 +166,29 @@ class BrainSequences(Classification):
         images = Items.read(path, ("values",)).arrays["values"]
         return replace(to_records(images, torch.device("cpu")), items=items)
 
+    def packaged(self, network: NetworkSettings) -> Path:
+        """Return the file of the packaged backbone (`zetadp.training.task.SiteTask.packaged`)."""
+        from zetadp.brain.backbone import shipped_backbone
+
+        return shipped_backbone(network)
+
+    def restored(self, tensors: Mapping[str, Tensor], content: Mapping[str, Any], device: torch.device) -> Backbone:
+        """Return the backbone in a model's file (`zetadp.training.task.PipelineTask`)."""
+        from zetadp.brain.backbone import from_tensors
+
+        return from_tensors(tensors, content, device)
+
     def backbone(self, file: Path, device: torch.device) -> Backbone:
         """Return the public backbone."""
+        from zetadp.brain.backbone import load_backbone
         from zetadp.brain.images import check_backbone
-        from zetadp.nn.backbone import load_backbone
 
         return check_backbone(load_backbone(file, device))
 
     @property
     def words(self) -> Words:
         """Texts of a model's card (`zetadp.training.task.PipelineTask.words`)."""
-        together = f" {TOGETHER[self.decision]}." if self.decision in TOGETHER else ""
+        together = f" {TOGETHER[self.decision]}" if self.decision in TOGETHER else ""
         return Words(
             title="MRI sequence classifier",
             about=f"It classifies the pulse sequence ({', '.join(SEQUENCES)}) of an axial slice of a brain MRI.",
@@ -260,15 +267,15 @@ class BrainSequences(Classification):
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
         """Return accuracy and errors by sequence, and the accuracy of a vote of each volume's slices.
 
-        If images are classified together, the decision and the accuracy of single images are added.
+        If images are classified together, the accuracy of single images is added.
         """
         from zetadp.brain.images import volume_accuracy
 
-        metrics = {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
+        further, note = {"volume_accuracy": volume_accuracy(predictions, SEQUENCES)}, VOTES
         if self.decision != IMAGE:
-            metrics["decision"] = self.decision
-            metrics["image_accuracy"] = float((predictions[ALONE] == predictions[self.called]).mean())
-        return metrics
+            alone = float((predictions[ALONE] == predictions[self.called]).mean())
+            further, note = {"image_accuracy": alone, **further}, f"{TOGETHER[self.decision]} {SINGLE} {VOTES}"
+        return {**super().summarise(predictions), **further, "further": list(further), "notes": [note]}
 
 
 task = BrainSequences

@@ -91,8 +91,7 @@ def plan(
     from zetadp.base.epsilon import Target
     from zetadp.base.runfolder import RunName
     from zetadp.config.load import load_config, read_overlaid
-    from zetadp.nn.backbone import load_backbone, shipped_backbone
-    from zetadp.training.pretrained import with_public
+    from zetadp.training.pretrained import public_network, with_public
     from zetadp.training.promise import make_plan, promise_of
 
     config = load_config(_without_patients(read_overlaid(configuration)))
@@ -104,7 +103,7 @@ def plan(
         raise UserError(f"Expected a federated run of the configuration ({known}), found {name}.")
     planned = make_plan(config.plan(run))
     if config.networks[network].needs_backbone:
-        planned = with_public(planned, load_backbone(backbone or shipped_backbone(planned.network)))
+        planned = with_public(planned, public_network(planned, backbone))
     _write_terms(planned, output)
     print(f"{output}: {planned.training.rounds} rounds, noise {planned.training.noise}; hash {planned.digest}")
     for node in planned.nodes:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -16,9 +17,9 @@ from zetadp.account.declaration import Series
 from zetadp.accounting.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.reading import schema_of
 from zetadp.base.runfolder import RunName
 from zetadp.base.validation import Count, Device, Filled, OneOf, UserError
-from zetadp.brain.task import Slices
 from zetadp.config.sections import (
     EVERYBODY,
     Arm,
@@ -28,16 +29,15 @@ from zetadp.config.sections import (
     FileName,
     Key,
     Network,
-    Pretraining,
     Privacy,
     TaskSection,
     Training,
 )
-from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
+from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.training.partition import PartitionSettings, node_name, node_sizes
 from zetadp.training.plan import NodeConstants, Plan
-from zetadp.training.settings import MixingSettings, Performance, TrainingSettings
-from zetadp.training.task import settings_class, task_of
+from zetadp.training.settings import IMAGE, MixingSettings, Performance, TrainingSettings
+from zetadp.training.task import settings_class
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,10 @@ class Config:
         The grid, as blocks; each block is every combination of its lists.
     task
         The task that networks learn.
-    slices
-        Which slices of a volume are used, and their size.
     shards
         Jobs that a data stage is cut into.
     partition
         Which patient is at which node.
-    backbone
-        The public backbone of heads and of networks with start public, shipped (it comes with the package) or
-        pretrained (trained in this workflow, as pretraining says).
-    pretraining
-        Training of the public backbone, on simulated patients only (docs/pretraining.md).
     training
         Settings of training.
     device
@@ -91,11 +84,8 @@ class Config:
     arms: Annotated[dict[Key, Arm], Filled()]
     runs: Annotated[list[Block], Filled()]
     task: TaskSection = field(default_factory=TaskSection)
-    slices: Slices = field(default_factory=Slices)
     shards: Count = 16
     partition: PartitionSettings = field(default_factory=PartitionSettings)
-    backbone: Annotated[str, OneOf(("shipped", "pretrained"))] = "shipped"
-    pretraining: Pretraining = field(default_factory=Pretraining)
     training: Training = field(default_factory=Training)
     device: Device = "auto"
     privacy: Privacy = field(default_factory=Privacy)
@@ -116,17 +106,12 @@ class Config:
     @property
     def images_of_a_patient(self) -> int:
         """The declared number of images of a record; raise `UserError` for a task without such a number."""
-        images = getattr(task_of(self.task_content), "items_of_a_record", None)
+        images = getattr(self.task.chosen, "items_of_a_record", None)
         if images is None:
             raise UserError(
                 f"Expected patient for task {self.task.name}, which declares no number of items of a patient.", "unit"
             )
         return int(images)
-
-    @property
-    def task_content(self) -> dict[str, Any]:
-        """The task as a plan names it."""
-        return task_content(self.task, self.slices)
 
     @property
     def simulated(self) -> bool:
@@ -138,7 +123,7 @@ class Config:
         cohort = self.cohort
         if cohort.real or cohort.source != "folder":
             return cohort.source == "simulated"
-        return bool(getattr(task_of(self.task_content), "of_patients", True))
+        return bool(getattr(self.task.chosen, "of_patients", True))
 
     def threat(self, arm: str) -> Threat:
         """Return the threat model of an arm: as declared, or by default central for the arm ``central``, else local."""
@@ -245,7 +230,7 @@ class Config:
             delta=self.privacy.delta,
             cohort=self.cohort.name,
             cohort_unit=self.cohort.unit,
-            task=self.task_content,
+            task=self.task.planned,
             partition={**vars(self.partition), "sizes": self.hospital_sizes},
             unit=unit,
             units_of_a_person=images,
@@ -313,7 +298,9 @@ def runs_of(blocks: Iterable[Block]) -> list[RunName]:
     )
 
 
-def task_content(task: TaskSection, slices: Slices) -> dict[str, Any]:
-    """Return a task as a plan names it."""
-    settings_of = getattr(settings_class(task.name), "settings_of", None)
-    return {"name": task.name, **(settings_of(slices) if settings_of else task.settings)}
+def configuration_schema() -> dict[str, Any]:
+    """Return the JSON schema of a configuration, in which the settings of a task are those of the default one."""
+    schema, own = deepcopy(schema_of(Config)), schema_of(settings_class(TaskSection.name))
+    schema["$defs"] |= own["$defs"]
+    schema["$defs"]["TaskSection"]["properties"]["settings"]["properties"] = own["properties"]
+    return schema

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -20,8 +20,7 @@ from zetadp.base.epsilon import CONSENT
 from zetadp.base.reading import read
 from zetadp.base.strict_yaml import parse_yaml
 from zetadp.base.validation import UserError, did_you_mean, refuse
-from zetadp.brain.task import Slices
-from zetadp.config.experiment import Config, runs_of, task_content
+from zetadp.config.experiment import Config, runs_of
 from zetadp.config.sections import (
     EVERYBODY,
     Arm,
@@ -33,13 +32,10 @@ from zetadp.config.sections import (
     TaskSection,
     Training,
 )
-from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.slicing import centre_slices
-from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS
-from zetadp.phantom.settings import SLICE_THICKNESS
+from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.training.partition import PartitionSettings, node_sizes
-from zetadp.training.settings import GAUSSIAN
-from zetadp.training.task import Task, pipeline_task_of, settings_class, task_of
+from zetadp.training.settings import GAUSSIAN, IMAGE
+from zetadp.training.task import Task, pipeline_task_of, settings_class
 
 WHERE = "in the configuration"
 Rule = Callable[..., Iterator[str]]
@@ -77,24 +73,19 @@ def load_config(content: Mapping[str, Any]) -> Config:
             sections[section.name] = section.default
         else:
             faults.append(f"{section.name}: expected this section, which has no default; found none.")
-    if "task" in sections:
-        sections["task"], settings_faults = _with_settings(sections["task"])
-        faults += settings_faults
-        if settings_faults:
-            del sections["task"]
+    if "task" in sections and (wrong := _faults_of_settings(sections["task"])):
+        faults += wrong
+        del sections["task"]
     refuse([*faults, *contradictions(sections)], WHERE)
     config = Config(**sections)
     refuse(config.faults_of_plans(), WHERE)
     return config
 
 
-def _with_settings(task: TaskSection) -> tuple[TaskSection, list[str]]:
-    """Return a task with its settings as its own class means them, and their faults."""
-    kind = settings_class(task.name)
-    if kind is None or hasattr(kind, "settings_of"):
-        return task, []  # a rule refuses a task that does not exist, and settings outside of its section
-    result = read(kind, task.settings, "task.settings")
-    return replace(task, settings=result.content), result.faults
+def _faults_of_settings(task: TaskSection) -> list[str]:
+    """Return what the task's own class finds wrong with its settings."""
+    kind = settings_class(task.name)  # a rule refuses a task that does not exist
+    return [] if kind is None else read(kind, task.settings, "task.settings").faults
 
 
 def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
@@ -176,15 +167,15 @@ def _images(networks: Mapping[str, Network], training: Training, cohort: CohortS
 
 
 @_rule
-def _source(cohort: CohortSection, task: TaskSection, slices: Slices, privacy: Privacy) -> Iterator[str]:
+def _source(cohort: CohortSection, task: TaskSection, privacy: Privacy) -> Iterator[str]:
     """Yield settings that a cohort inherits from another one by mistake.
 
     A scenario changes config.yaml, whose cohort is simulated. Keys that the scenario leaves out keep the values of that
     cohort. A name, a unit or a source of noise that is right for a simulation must not apply to patients unnoticed.
     """
     source, real = cohort.source, cohort.real
-    if source != "folder" and not _has(SOURCES[source], task, slices):
-        other = (name for name, attribute in SOURCES.items() if attribute and _has(attribute, task, slices))
+    if source != "folder" and not _has(SOURCES[source], task):
+        other = (name for name, attribute in SOURCES.items() if attribute and _has(attribute, task))
         possible = ["folder", *other]
         yield f"cohort.source: expected {' or '.join(possible)} for task {task.name}; found {source}."
         return
@@ -197,7 +188,6 @@ def _source(cohort: CohortSection, task: TaskSection, slices: Slices, privacy: P
         if real:
             yield "cohort.real_patients: expected false for a simulated cohort; found true."
         return
-    yield from getattr(_task_or_none(task, slices), "cohort_faults", _none)(cohort)
     if cohort.name.startswith(RESERVED):
         yield (
             f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort.name!r}. "
@@ -213,6 +203,13 @@ def _source(cohort: CohortSection, task: TaskSection, slices: Slices, privacy: P
     if real and privacy.noise != NoiseSource.OS:
         declare = " If they are not real, say cohort.real_patients: false." if source == "folder" else ""
         yield f"privacy.noise: expected os for real patients; found {privacy.noise}, which protects nobody.{declare}"
+
+
+@_rule
+def _cohort(cohort: CohortSection, task: TaskSection) -> Iterator[str]:
+    """Yield what the task itself finds wrong with the cohort."""
+    if (faults := getattr(_task_or_none(task), "cohort_faults", None)) is not None:
+        yield from faults(cohort)
 
 
 @_rule
@@ -235,21 +232,18 @@ def _trainings(cohort: CohortSection, privacy: Privacy, runs: Sequence[Block]) -
 
 
 @_rule
-def _task(task: TaskSection, slices: Slices) -> Iterator[str]:
-    """Yield settings that stand in another section, and errors that the task itself reports."""
-    if task.settings and hasattr(settings_class(task.name), "settings_of"):
-        yield f"task.settings: expected none for {task.name}, whose settings are slices; found {task.settings}."
-        return
+def _task(task: TaskSection) -> Iterator[str]:
+    """Yield errors that the task itself reports."""
     try:
-        pipeline_task_of(task_content(task, slices))
+        pipeline_task_of(task.planned)
     except UserError as error:
         yield f"task: {error}"
 
 
 @_rule
-def _engine(engine: str, task: TaskSection, slices: Slices, privacy: Privacy) -> Iterator[str]:
+def _engine(engine: str, task: TaskSection, privacy: Privacy) -> Iterator[str]:
     """Yield what a federation of processes cannot have."""
-    if engine != "simulation" and not _has("site", task, slices):
+    if engine != "simulation" and not _has("site", task):
         yield f"engine: expected simulation for task {task.name}; found {engine}."
     if engine == "flower" and privacy.noise != NoiseSource.OS:
         yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
@@ -297,25 +291,12 @@ def _sizes(cohort: CohortSection, partition: PartitionSettings) -> Iterator[str]
 
 
 @_rule
-def _volumes(cohort: CohortSection, slices: Slices) -> Iterator[str]:
-    """Yield planes that lie outside of a simulated volume."""
-    if cohort.source == "simulated":
-        try:
-            centre_slices(cohort.simulated.grid[2], slices.count, slices.spacing / SLICE_THICKNESS)
-        except ValueError as error:
-            yield (
-                f"slices.count: {slices.count} planes {slices.spacing:g} mm apart need a larger cohort.simulated.grid, "
-                f"whose slices are {SLICE_THICKNESS:g} mm thick: {error}."
-            )
-
-
-@_rule
-def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection, slices: Slices) -> Iterator[str]:
+def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection) -> Iterator[str]:
     """Yield networks and tasks that attacks cannot attack."""
     kinds = {f"audit.inversion.kinds.{n}.network": kind.network for n, kind in enumerate(audit.inversion.kinds)}
     candidates = {f"audit.candidates.networks.{n}": name for n, name in enumerate(audit.candidates.networks)}
     attacked = kinds | candidates
-    if attacked and not _has("attackable", task, slices):
+    if attacked and not _has("attackable", task):
         yield f"{next(iter(attacked))}: expected no attack on messages for task {task.name}."
     for where, name in attacked.items():
         if name not in networks:
@@ -331,10 +312,14 @@ def _candidates(
     audit: Audit,
     networks: Mapping[str, Network],
     training: Training,
-    slices: Slices,
+    task: TaskSection,
     runs: Sequence[Block],
 ) -> Iterator[str]:
     """Yield reasons why candidates cannot be named from the messages of a network's training."""
+    attacked: Any = _task_or_none(task)
+    if not getattr(attacked, "attackable", False):
+        return  # other rules report this
+    classes, most = attacked.classes, attacked.items_of_a_record
     for number, name in enumerate(audit.candidates.networks):
         if name not in networks:
             continue
@@ -351,29 +336,24 @@ def _candidates(
         if network.domain not in {"kspace", "features"}:
             value = f"{name} of {network.domain}"
             yield f"{where}.{number}: expected a network of domain kspace or features; found {value}."
-        images, sequences = settings.images_per_patient, len(SEQUENCES)
-        if images % sequences or images > sequences * slices.count:
+        images = settings.images_per_patient
+        if images % classes or images > most:
             yield (
-                f"{where}.{number}: expected a multiple of {sequences} images a patient, at most "
-                f"{sequences * slices.count}, all of which are in every gradient; found {images}."
+                f"{where}.{number}: expected a multiple of {classes} images a patient, at most {most}, all of which "
+                f"are in every gradient; found {images}."
             )
         if not any(name in block.networks for block in runs):
             yield f"{where}.{number}: expected a network of runs; found {name}, which no block of runs names."
 
 
-def _task_or_none(task: TaskSection, slices: Slices) -> Task | None:
+def _task_or_none(task: TaskSection) -> Task | None:
     """Return a task, or None if its settings are wrong, which another rule reports."""
     with suppress(UserError):
-        return task_of(task_content(task, slices))
+        return task.chosen
     return None
 
 
-def _has(attribute: str, task: TaskSection, slices: Slices) -> bool:
+def _has(attribute: str, task: TaskSection) -> bool:
     """Return whether a task has an attribute, such as `attackable`; True if its settings are wrong."""
-    chosen = _task_or_none(task, slices)
+    chosen = _task_or_none(task)
     return chosen is None or bool(getattr(chosen, attribute, False))
-
-
-def _none(_: CohortSection) -> Iterator[str]:
-    """Yield nothing."""
-    yield from ()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, TypeAlias
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
 from zetadp.account.declaration import Limit
 from zetadp.accounting.threat import MASKED_SUMS, NOISE_SOURCES, NoiseSource, Sums, Threat
 from zetadp.base.epsilon import CONSENT, Delta, Target
-from zetadp.base.reading import described_by
-from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Share, Spelled, Within
-from zetadp.nn.settings import DESCENT, FEATURES, OWN, BackboneTraining, NetworkSettings
+from zetadp.base.reading import described_by, read
+from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Share, Spelled, UserError, Within
+from zetadp.nn.settings import DESCENT, FEATURES, OWN, NetworkSettings
 from zetadp.phantom.settings import Simulated
 from zetadp.training.settings import (
     MOST_ROUNDS,
@@ -29,6 +31,7 @@ from zetadp.training.settings import (
     Seconds,
     TrainingSettings,
 )
+from zetadp.training.task import Task, settings_class, task_of
 
 EVERYBODY = "all"
 """Value of ``participation``: every patient takes part in every round."""
@@ -48,11 +51,33 @@ class TaskSection:
     name
         brain_sequences, or a task that an installed package brings with its rules (docs/tasks.md).
     settings
-        The task's own settings; its page in docs lists them. Brain sequences have theirs in slices.
+        The task's own settings, which its page in docs lists; those of brain_sequences are under task.settings.
     """
 
     name: Annotated[str, Spelled("[a-z][a-z0-9_]*")] = "brain_sequences"
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def chosen(self) -> Task:
+        """The task with these settings; raise `UserError` if it does not exist or refuses them."""
+        kind = settings_class(self.name)
+        if kind is None:
+            return task_of({"name": self.name, **self.settings})
+        task, _, faults = read(kind, self.settings, "task.settings")
+        if faults:
+            raise UserError(" ".join(faults))
+        return cast("Task", task)
+
+    @property
+    def planned(self) -> dict[str, Any]:
+        """The task as a plan names it: with its defaults, without the settings of stages before training."""
+        kind = settings_class(self.name)
+        if kind is None:
+            return {"name": self.name, **self.settings}
+        content = json.loads(json.dumps(asdict(cast("Any", self.chosen))))
+        before = getattr(kind, "before_training", ())
+        names = [item.name for item in fields(kind) if item.init and item.name not in before]
+        return {"name": self.name, **{name: content[name] for name in names}}
 
 
 @dataclass(frozen=True)
@@ -247,72 +272,6 @@ class Network(NetworkSettings):
         keys = {field.name for field in fields(general)}
         overrides: dict[str, Any] = {key: value for key, value in self.training.items() if key in keys}
         return replace(general, **overrides)
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """Public patients.
-
-    Attributes
-    ----------
-    seed
-        Another seed gives other public patients.
-    patients
-        Number of public patients.
-    shapes
-        Number of additional patients with brains of random shapes. Their seed is seed + 500.
-    shards
-        Jobs that the simulation is cut into.
-    """
-
-    seed: Seed = 1
-    patients: Annotated[int, Within(ge=2)] = 3200
-    shapes: Annotated[int, Within(ge=2)] = 3200
-    shards: Count = 16
-
-
-@dataclass(frozen=True)
-class BackboneNetwork:
-    """The backbone, as in networks; a complex network with a pooled head.
-
-    Attributes
-    ----------
-    widths, convolutions, head, groups, transform
-        As in networks.
-    """
-
-    widths: Annotated[list[Count], Filled()] = field(default_factory=lambda: [16, 32, 64])
-    convolutions: Count = 2
-    head: Annotated[str, OneOf(("pooled",))] = "pooled"
-    groups: Count = 8
-    transform: Annotated[str, OneOf(("none", "fourier"))] = "fourier"
-
-
-@dataclass(frozen=True)
-class Pretraining:
-    """How a public backbone is trained, on simulated patients only (docs/pretraining.md).
-
-    Attributes
-    ----------
-    simulation
-        The public patients.
-    held_out
-        Public patients that the backbone is measured on.
-    network
-        The backbone, as in networks; a complex network with a pooled head.
-    training
-        Settings of its training.
-    """
-
-    simulation: Simulation = field(default_factory=Simulation)
-    held_out: Count = 200
-    network: BackboneNetwork = field(default_factory=BackboneNetwork)
-    training: BackboneTraining = field(default_factory=BackboneTraining)
-
-    def __post_init__(self) -> None:
-        """Check that patients of each kind are left to learn from."""
-        if self.held_out >= (least := min(self.simulation.patients, self.simulation.shapes)):
-            raise ValueError(f"expected held_out below the {least} public patients of a kind; found {self.held_out}.")
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ from zetadp.hospitals.kit import invitation
 from zetadp.hospitals.launcher import LocalFederation
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
-from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.plan import NodeConstants, Plan
-from zetadp.training.pretrained import with_public
+from zetadp.training.pretrained import public_network, with_public
 from zetadp.training.promise import make_plan
 from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
@@ -102,10 +101,10 @@ def demo_plan() -> Plan:
         sums=Sums(colluding=1, missing=0, spare=SPARE),
         cohort="phantom-demo",
         simulated=True,
-        task={"name": "brain_sequences", "slices": 20, "size": 32},
+        task={"name": "brain_sequences", "slices": 20, "size": 32, "decision": "image"},
     )
     plan = make_plan(plan)
-    return with_public(plan, load_backbone(shipped_backbone(plan.network)))
+    return with_public(plan, public_network(plan, None))
 
 
 def _simulate(work: Path, names: list[str]) -> None:

@@ -35,8 +35,8 @@ from zetadp.training.settings import Performance
 from zetadp.training.task import site_task_of
 
 if TYPE_CHECKING:
-    from zetadp.nn.backbone import Backbone
     from zetadp.training.plan import Plan
+    from zetadp.training.task import PublicNetwork
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ def serve(
     write_results(settings, trained, plan, files, inputs=inputs, backbone=backbone)
 
 
-def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> LabelledItems:
+def _watched(settings: ServerSettings, plan: Plan, backbone: PublicNetwork | None) -> LabelledItems:
     """Return the items of the patients that the server watches; none where it has none."""
     task = site_task_of(plan.task)
     if settings.watched is None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from zetadp.base.validation import Count, Filled, OneOf, Positive, Seed, Within, check_fields, in_range, one_of
+from zetadp.base.validation import Count, Filled, OneOf, Within, check_fields, in_range, one_of
 
 OWN = "own"
 """Family of the user's own networks, which are PyTorch modules."""
@@ -27,13 +26,6 @@ minus their mean over all images of the record."""
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", *FEATURES)
 BY_NOISE = "noise"
 """Taper of a head that follows from the noise of the plan."""
-DECISIONS = IMAGE, SLICE, VOLUME = ("image", "slice", "volume")
-"""Inputs of one decision in the task of pulse sequences: an image, or images or volumes of all sequences together."""
-TOGETHER = {
-    SLICE: "The images of a slice are classified together, one of each sequence",
-    VOLUME: "The volumes of a patient are classified together, one of each sequence",
-}
-"""Sentences of cards and notes on a decision about several images, without the full stop."""
 ONE_DIMENSION = ("signal", "spectrum")
 """Domains in which the input of a network is a sequence of values, not a square image."""
 _BLOCKS = ("widths", "convolutions", "groups", "head", "trained", "hidden")
@@ -52,12 +44,6 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Domains of each family, and the names of the settings that model cards show."""
 UNUSED = {"transform": "none", "start": "random", "taper": 0}
 """Values of settings in families that do not use them."""
-
-SHIPPED = {
-    "features": "data/backbone.safetensors",
-    STUDY: "data/study.safetensors",
-}
-"""Paths of the packaged backbone, relative to the package, by the domain of its features."""
 
 
 @dataclass(frozen=True)
@@ -161,47 +147,3 @@ class NetworkSettings:
         if not self.taper:
             del settings["taper"]
         return settings
-
-
-@dataclass(frozen=True)
-class BackboneTraining:
-    """Settings of the backbone's training.
-
-    Attributes
-    ----------
-    steps
-        Optimiser steps.
-    batch
-        Number of images in a step. Each patient of a step gives one slice of every sequence.
-    learning_rate
-        Highest rate of Adam. The rate rises over the first ``warmup`` steps and falls along a cosine to one hundredth.
-    warmup
-        Number of steps until the highest rate.
-    smoothing
-        Label smoothing.
-    seed
-        Seed of weights, batches and variations.
-    components
-        Numbers of complex components; one public head is fitted for each.
-    places
-        Number of shifts of each image; features are means over them (`zetadp.nn.backbone.SHIFTS`).
-    """
-
-    steps: Count = 5000
-    batch: Count = 128
-    learning_rate: Positive = 8e-3
-    warmup: Seed = 100
-    smoothing: Annotated[float, Within(ge=0, lt=1)] = 0.02
-    seed: Seed = 1
-    components: tuple[Count, ...] = (2, 4, 8, 16, 32, 64)
-    places: Annotated[int, OneOf((1, 2, 4))] = 2
-
-    def __post_init__(self) -> None:
-        """Check every setting; lists from configuration files become tuples."""
-        object.__setattr__(self, "components", tuple(self.components))
-        check_fields(self)
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from zero."""
-        fall = 0.5 * (1 + math.cos(math.pi * step / self.steps))
-        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup)) * (0.01 + 0.99 * fall)

@@ -10,7 +10,6 @@ import pandas as pd
 
 from zetadp.accounting.threat import MASKED_SUMS, NoiseSource
 from zetadp.base.epsilon import describe_guarantee, rounded_up
-from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
 from zetadp.report.provenance import Cohort
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, metric_shown, private_rows
 
@@ -65,10 +64,6 @@ def notes(
 def _measured(runs: pd.DataFrame) -> str:
     """Return the beginning of the note that defines the metric."""
     metric = runs["metric"].iloc[0]
-    if runs["image_accuracy"].notna().any():
-        volumes = (runs["decision"] == VOLUME).any()
-        together = TOGETHER[VOLUME] if volumes else f"{TOGETHER[SLICE]}; a volume by the vote of its slices"
-        return f"{together}. Accuracy is the share of correct images of"
     return (
         "Accuracy is the share of correct images of"
         if metric == "accuracy"

@@ -23,7 +23,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
 from zetadp.base.validation import shown
-from zetadp.report.tables import FURTHER_ACCURACIES, holders, metric_shown, not_empty
+from zetadp.report.tables import holders, metric_shown, not_empty
 from zetadp.training.metrics import LEVEL
 
 PUBLIC = "public weights"
@@ -60,10 +60,9 @@ def accuracy_sheet(table: pd.DataFrame, notes: tuple[str, ...] = (), *, interval
 
 
 def further_sheets(table: pd.DataFrame) -> list[Sheet]:
-    """Return a table like `accuracy_sheet` for each further accuracy: two if images were classified together."""
-    metric = metric_shown(table["metric"].iloc[0])
-    measured = {key: name for key, name in FURTHER_ACCURACIES.items() if table["image_accuracy"].notna().any()}
-    return [_sheet(table, f"Test {metric} of {name} in %", _number(key)) for key, name in measured.items()]
+    """Return a table like `accuracy_sheet` for each further metric of the task."""
+    further = [str(column) for column in table.columns if str(column).endswith(f"_{table['metric'].iloc[0]}")]
+    return [_sheet(table, f"Test {column.replace('_', ' ')} in %", _number(column)) for column in further]
 
 
 def _sheet(

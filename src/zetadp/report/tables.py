@@ -28,8 +28,6 @@ CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")
 OF_CLASSES = ("confusion", "classes", "called")
 """Keys of ``metrics.json`` for classification only, as far as tables need them."""
-FURTHER_ACCURACIES = {"image_accuracy": "each image by itself", "volume_accuracy": "volumes"}
-"""Further accuracies of pulse sequences, in addition to the metric, and their names in tables."""
 REPLICATES = "replicates"
 """The metric in resamples of patients, if it is not a mean over patients. Runs on the same patients share resamples."""
 STATED = ("delta", "unit", "noise_source", "nodes")
@@ -99,9 +97,10 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     Data frame with networks and arms in the order of ``run_dirs``, then sorted by epsilon and seed. ``value`` is the
     task's ``metric``, in [0, 1]. ``epsilon`` is the `Target` that names the run, ``epsilon_stated`` the figure of its
     privacy statement, and ``threat`` the statement's threat model. ``epsilon_single_messages`` is None unless that is
-    masked sums. ``notes`` are sentences of the task. The columns ``notes``, ``per_patient``, ``per_patient_images``,
-    ``confusion``, ``classes``, ``nodes`` and ``node_metric`` hold objects. The columns of `OF_CLASSES` are None for
-    tasks without classes.
+    masked sums. ``notes`` are sentences of the task, and ``further`` the names of its further metrics, which have a
+    column each. The columns ``notes``, ``further``, ``per_patient``, ``per_patient_images``, ``confusion``,
+    ``classes``, ``nodes`` and ``node_metric`` hold objects. The columns of `OF_CLASSES` are None for tasks without
+    classes.
 
     Raises
     ------
@@ -164,8 +163,8 @@ def table1(runs: pd.DataFrame, cohort: Cohort) -> pd.DataFrame:
     resampled, and each resample is used for all seeds. ``noise`` is "none" if epsilon is infinite. ``epsilon_stated``
     is the largest over seeds. ``epsilon_per_patient`` is the same for a whole patient: it differs if single images were
     drawn, and is missing if the persons behind the records are unknown. ``public_start`` is the metric of the public
-    starting weights before any private training, and missing for other networks. ``image_accuracy`` (of each image by
-    itself, if images are classified together) and ``volume_accuracy`` are missing if not measured.
+    starting weights before any private training, and missing for other networks. Each of the task's ``further``
+    metrics has a column, whose name ends in that of the metric.
 
     Raises
     ------
@@ -174,6 +173,7 @@ def table1(runs: pd.DataFrame, cohort: Cohort) -> pd.DataFrame:
     """
     not_empty(runs)
     rows = []
+    further = dict.fromkeys(name for names in runs["further"] for name in names)
     for cell, group in _cells(runs):
         mean, std = _mean_std(group["value"])
         low, high = _joint_interval(group)
@@ -186,7 +186,7 @@ def table1(runs: pd.DataFrame, cohort: Cohort) -> pd.DataFrame:
                 "std": std,
                 "ci_low": 100 * low,
                 "ci_high": 100 * high,
-                **{key: 100 * float(group[key].mean()) for key in ("public_start", *FURTHER_ACCURACIES)},
+                **{key: 100 * float(group[key].mean()) for key in ("public_start", *further)},
                 "cohort": str(cohort),
                 "unit": _common(group, "unit"),
                 "threat": _common(group, "threat"),
@@ -246,10 +246,12 @@ def _row(directory: Path) -> dict[str, Any]:
     return {
         **dict(zip((*CELL, "seed"), (run.network, run.arm, run.target, run.seed), strict=True)),
         **{key: metrics[key] for key in MEASURED},
-        **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES, "decision")},
+        **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES)},
         "value": metrics[metrics["metric"]],
         "notes": metrics.get("notes", []),
-        **{key: metrics.get(key, math.nan) for key in ("public_start", *FURTHER_ACCURACIES)},
+        "public_start": metrics.get("public_start", math.nan),
+        "further": (further := metrics.get("further", [])),
+        **{key: metrics[key] for key in further},
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
         "threat": threat["model"],

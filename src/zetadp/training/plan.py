@@ -36,6 +36,7 @@ from zetadp.base.validation import (
 )
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.training.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
+from zetadp.training.task import task_of
 
 FORMAT = 4
 """Version of a plan's file."""
@@ -45,8 +46,6 @@ SALT = 4
 """Constant in that list. It means nothing; another number would change every seeded draw."""
 HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
-SIGNAL = 0.009
-"""Signal in a head's first component, beside one clipped contribution, found on public patients (docs/settings.md)."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +156,8 @@ class Plan:
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
         # Names become names of files, and not every file system tells capitals from small letters.
         check_distinct(names, "the plan's nodes")
-        if self.network.taper == BY_NOISE and (self.noise_of_mean() or not self.target.private):
-            beside_signal = self.noise_of_mean() / math.sqrt(self.training.rounds) / SIGNAL
-            object.__setattr__(self, "network", replace(self.network, taper=float(f"{beside_signal:.4g}")))
+        if self.network.taper == BY_NOISE:
+            object.__setattr__(self, "network", replace(self.network, taper=self._by_noise()))
         if not self.training.seeded and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
             raise ValueError(
                 "Expected noise from the operating system at all nodes or at none, found nodes with and without noise."
@@ -175,6 +173,20 @@ class Plan:
             if len(noises) > 1:
                 raise UserError(f"Expected the same noise at all nodes for masked sums, found {sorted(noises)}.")
             self.sums.check_room(self.people, self.nodes[0].noise_multiplier, len(self.nodes))
+
+    def _by_noise(self) -> float | str:
+        """Return the taper that follows from the noise of all rounds, or its name while the noise is not known."""
+        signal = getattr(task_of(self.task), "signal", None)
+        if signal is None:
+            raise UserError(
+                f"Expected taper as a number for task {self.task.get('name', 'none')}, of whose features no signal is "
+                f"known, found {BY_NOISE}.",
+                "taper",
+            )
+        noise = self.noise_of_mean()
+        if not noise and self.target.private:
+            return BY_NOISE
+        return float(f"{noise / math.sqrt(self.training.rounds) / signal:.4g}")
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield the key of a setting that does not go with another one, and why."""

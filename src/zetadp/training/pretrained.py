@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
@@ -20,13 +20,12 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import content_hash
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below, tensors_digest
 from zetadp.base.validation import Checked, Count, OneOf, UserError, Within, checked_name, shown
-from zetadp.nn.backbone import Backbone, from_tensors, load_backbone, shipped_backbone
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import FEATURES, STUDY
 from zetadp.training.evaluation import outputs_of
 from zetadp.training.plan import Plan
-from zetadp.training.task import Classification, PipelineTask, pipeline_task_of
+from zetadp.training.task import Classification, PipelineTask, PublicNetwork, pipeline_task_of, site_task_of, task_of
 
 if TYPE_CHECKING:
     from zetadp.training.loop import Trained
@@ -106,7 +105,7 @@ class FinishedModel:
     inputs
         Length of the last axis of its inputs: pixels a side, or features.
     backbone
-        The public backbone whose features the network takes; None for other networks.
+        The public network whose features the network takes; None for other networks.
     trained_on
         What its file says of its training; None if it says nothing.
     """
@@ -116,7 +115,7 @@ class FinishedModel:
     task: PipelineTask
     task_name: str
     inputs: int
-    backbone: Backbone | None = None
+    backbone: PublicNetwork | None = None
     trained_on: TrainedOn | None = None
 
     @property
@@ -135,7 +134,8 @@ class FinishedModel:
         settings = self.settings
         if self.backbone is None or (settings.domain, settings.start) != (STUDY, "public"):
             return None
-        return self.backbone.heads[settings.components or self.backbone.components]
+        start = self.backbone.start(replace(settings, taper=0))
+        return start["affine.weight"], start["affine.bias"]
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return the model's outputs, shape (item, ...), for the items of whole records, without gradients.
@@ -148,7 +148,7 @@ class FinishedModel:
             return trained
         return self.task.combine_scores(trained, head_scores(inputs.flatten(1), self.public_head))
 
-    def public_start(self, backbone: Backbone) -> nn.Module:
+    def public_start(self, backbone: PublicNetwork) -> nn.Module:
         """Return the network with the public weights from before its training, in evaluation mode."""
         network = build(self.settings, self.task.outputs, self.inputs, stream(0, Purpose.WEIGHTS))
         start = backbone.start(self.settings)
@@ -156,7 +156,7 @@ class FinishedModel:
         return network.to(next(iter(start.values())).device).eval()
 
 
-def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dict[str, Tensor] | None:
+def starting_weights(network: NetworkSettings, backbone: PublicNetwork | None) -> dict[str, Tensor] | None:
     """Return a network's public starting weights, or None if it starts at random.
 
     Raises
@@ -172,7 +172,7 @@ def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dic
     return backbone.start(network)
 
 
-def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
+def with_public(plan: Plan, backbone: PublicNetwork | None) -> Plan:
     """Return a plan with the hashes of its inputs from a backbone."""
     if backbone is None:
         return plan
@@ -183,7 +183,7 @@ def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
 
 def with_backbone(
     plan: Plan, files: Sequence[Path], task: PipelineTask, device: torch.device
-) -> tuple[Plan, Backbone | None]:
+) -> tuple[Plan, PublicNetwork | None]:
     """Return a plan with the hashes of its public inputs, and the backbone that its network starts from or takes.
 
     Parameters
@@ -202,7 +202,13 @@ def with_backbone(
     return declared, public
 
 
-def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu") -> Backbone | None:
+def public_network(plan: Plan, file: Path | None, device: torch.device | str = "cpu") -> PublicNetwork | None:
+    """Return the public network in a file, or without a file the one that comes with the plan's task."""
+    task = site_task_of(plan.task)
+    return task.backbone(file or task.packaged(plan.network), torch.device(device))
+
+
+def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu") -> PublicNetwork | None:
     """Return the backbone that a plan names, or None if it names none.
 
     Parameters
@@ -222,14 +228,14 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
     wanted = plan.public.get("backbone")
     if wanted is None:
         return None
-    file = file or shipped_backbone(plan.network)
-    found = load_backbone(file, device)
-    digest = tensors_digest(found.tensors())
+    public = public_network(plan, file, device)
+    digest = "none" if public is None else tensors_digest(public.tensors())
     if digest != wanted:
+        where = file or "the package of the task"
         raise UserError(
-            f"Expected the public backbone of the plan ({wanted[:12]}), found another in {file} ({digest[:12]})."
+            f"Expected the public backbone of the plan ({wanted[:12]}), found another in {where} ({digest[:12]})."
         )
-    return found
+    return public
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
@@ -245,12 +251,13 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
         settings = NetworkSettings(**content["network"])
         task, inputs, backbone = pipeline_task_of(content["task"]), int(content["inputs"]), None
         if "public" in content:
-            backbone = from_tensors(tensors_below(tensors, BACKBONE), content["public"], device)
+            restored = cast("Any", task).restored
+            backbone = restored(tensors_below(tensors, BACKBONE), content["public"], torch.device(device))
         network = build(settings, task.outputs, inputs, stream(0, Purpose.WEIGHTS)).to(device)
         others = (BACKBONE, RELEASED)
         network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(others)})
         name = checked_name(content["task"]["name"], "the model's task")
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"Expected {path} to be a trained model of this version, found another file of zetadp: {shown(str(error))}."
         ) from error
@@ -271,7 +278,7 @@ def _trained_on(path: Path, content: Mapping[str, Any]) -> TrainedOn | None:
 
 
 def save_model(
-    path: Path, trained: Trained, plan: Plan, *, inputs: int, backbone: Backbone | None, ledger: Path
+    path: Path, trained: Trained, plan: Plan, *, inputs: int, backbone: PublicNetwork | None, ledger: Path
 ) -> None:
     """Write a trained network with everything that is needed to use it.
 
@@ -306,7 +313,8 @@ def save_model(
         spent=spent if math.isfinite(spent) else None,
     )
     content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": about.to_json()}
-    if isinstance(backbone, Backbone) and plan.network.domain in FEATURES:
+    keeps = plan.network.domain in FEATURES and hasattr(task_of(plan.task), "restored")
+    if backbone is not None and keeps:
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
         content |= {"public": backbone.content()}
     content |= model_content(plan.network, plan.task, inputs)

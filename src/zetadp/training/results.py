@@ -9,10 +9,10 @@ from zetadp.base.storage import written_whole
 from zetadp.training.pretrained import save_model
 
 if TYPE_CHECKING:
-    from zetadp.nn.backbone import Backbone
     from zetadp.training.checkpoint import RunFiles
     from zetadp.training.loop import Trained
     from zetadp.training.plan import Plan
+    from zetadp.training.task import PublicNetwork
 
 
 class Results(Protocol):
@@ -32,7 +32,7 @@ class Results(Protocol):
 
 
 def write_results(
-    results: Results, trained: Trained, plan: Plan, files: RunFiles, *, inputs: int, backbone: Backbone | None
+    results: Results, trained: Trained, plan: Plan, files: RunFiles, *, inputs: int, backbone: PublicNetwork | None
 ) -> None:
     """Write what a finished run leaves, then remove what an interrupted one would need.
 

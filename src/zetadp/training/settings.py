@@ -24,6 +24,8 @@ MOST_ROUNDS = 100_000
 ROUNDED = 0.01
 """Largest difference from one of the sum of shares that were rounded."""
 GAUSSIAN = NoisySum.law
+IMAGE = "image"
+"""Unit of a guarantee for single images."""
 NO_EXACT_SAMPLER = (
     "other laws of noise are sampled in floating point, and the last bits of such a sample reveal who took part"
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from zetadp.nn.backbone import Backbone
+    from zetadp.nn.settings import NetworkSettings
     from zetadp.training.plan import Plan
     from zetadp.training.records import LabelledItems
 
@@ -105,6 +105,19 @@ class Task(Protocol):
         """
 
 
+class PublicNetwork(Protocol):
+    """A network that a task trained on public data. Networks start from it, or take its features."""
+
+    def start(self, settings: NetworkSettings) -> dict[str, Tensor]:
+        """Return the public starting weights of a network; raise `UserError` if there are none for it."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all weights, whose hash becomes part of plans."""
+
+    def content(self) -> dict[str, Any]:
+        """Return what a file needs besides the weights, as JSON."""
+
+
 class PipelineTask(Task, Protocol):
     """A task that also loads its data in a workflow.
 
@@ -114,8 +127,11 @@ class PipelineTask(Task, Protocol):
     The configuration asks a task for these, if it has them: ``simulates`` and ``downloads`` (whether the rules can
     make a cohort of this source), ``cohort_faults`` (a method from the section ``cohort`` to what is wrong in it),
     ``of_patients`` (False if no item is ever of a patient), ``items_of_a_record`` (a declared number),
-    ``attackable`` (whether attacks on messages know the items), and ``settings_of`` (a static method that takes the
-    settings from the section ``slices``).
+    ``attackable`` (whether attacks on messages know the items), and ``before_training`` (names of settings that only
+    the rules use, which plans leave out). A plan with the taper ``noise`` asks for ``signal`` (that in the first
+    component of its features, relative to one clipped contribution). The file of a head holds the public network whose
+    features the head takes, if the task has ``restored``: a method from tensors, content and device to the network
+    that `PublicNetwork.tensors` and `PublicNetwork.content` describe.
     """
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
@@ -133,8 +149,8 @@ class PipelineTask(Task, Protocol):
             Device for the items.
         """
 
-    def backbone(self, file: Path, device: torch.device) -> Backbone | None:
-        """Return the backbone that networks of this task start from, or None if the file only computes features."""
+    def backbone(self, file: Path, device: torch.device) -> PublicNetwork | None:
+        """Return the network that networks of this task start from, or None if the file only computes features."""
 
     @property
     def words(self) -> Words:
@@ -144,8 +160,11 @@ class PipelineTask(Task, Protocol):
 class SiteTask(PipelineTask, Protocol):
     """A task that hospitals can also train: each reads a folder with its own patients."""
 
+    def packaged(self, network: NetworkSettings) -> Path:
+        """Return the file for `backbone` that comes with the task, for a network that needs one."""
+
     def site(
-        self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
+        self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: PublicNetwork | None
     ) -> LabelledItems:
         """Return the items of the patients of one site of a federation, each prepared by itself.
 
@@ -170,7 +189,7 @@ class SiteTask(PipelineTask, Protocol):
             If anything is wrong with the folder. A later stop could depend on one patient's data and reveal it.
         """
 
-    def input_shape(self, domain: str, backbone: Backbone | None) -> tuple[int, ...]:
+    def input_shape(self, domain: str, backbone: PublicNetwork | None) -> tuple[int, ...]:
         """Return the input shape of one item. Every site must know it, even without any item."""
 
 

@@ -123,7 +123,7 @@ def main() -> None:
             audiences = ("server", "messages", "node", "reader")
             seen = {each: seen_by(run, each) for each in audiences}
             rows[key] = {
-                "scenario": scenario, "network": name.network, "arm": name.arm, "epsilon": name.epsilon,
+                "scenario": scenario, "network": name.network, "arm": name.arm, "epsilon": str(name.target),
                 "delta": plan.delta, "rounds": plan.training.rounds, "noise": noises.get(constants, 0.0),
                 "units_of_a_person": plan.units_of_a_person,
                 "events": events_of(complete),

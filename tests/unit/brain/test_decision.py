@@ -8,19 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from run_builder import predictions as predicted
 from run_builder import write_run
 
 from zetadp.base.storage import read_json, write_json
 from zetadp.brain import BrainSequences
-from zetadp.brain.task import KEEN
+from zetadp.brain.task import DECISIONS, KEEN
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.report import notes, rendering, tables
 from zetadp.report.provenance import Cohort
 
 COHORT = Cohort("cohort", simulated=True)
 RECORDS, SLICES, COUNT = 3, 5, len(SEQUENCES)
-ALONE, TOGETHER = BrainSequences(slices=SLICES), BrainSequences(slices=SLICES, decision="slice")
-VOLUMES = BrainSequences(slices=SLICES, decision="volume")
+ALONE, TOGETHER, VOLUMES = (BrainSequences(slices=SLICES, decision=decision) for decision in DECISIONS)
 TARGETS = torch.arange(COUNT).repeat_interleave(SLICES).repeat(RECORDS)
 
 
@@ -87,8 +87,6 @@ def test_the_slices_of_a_volume_count_as_one_image_with_their_mean_score(scores)
     found = VOLUMES.probabilities(scores.reshape(-1, COUNT)).reshape(scores.shape)
     mean = scores.log_softmax(dim=-1).mean(dim=2, keepdim=True).expand_as(scores)
     torch.testing.assert_close(found, together(mean))
-    flat = scores.reshape(-1, COUNT)
-    assert VOLUMES.summarise(predictions(VOLUMES, flat))["decision"] == "volume"
 
 
 def test_an_image_that_resembles_two_sequences_gets_the_one_that_is_left():
@@ -122,18 +120,24 @@ def test_of_two_heads_the_one_that_explains_a_record_better_counts_more(scores):
     torch.testing.assert_close(TOGETHER.combine_scores(*turned).reshape(scores.shape), found[:, order])
 
 
-def test_tables_show_each_image_by_itself_and_volumes_too(tmp_path):
-    right = {"a": 20, "b": 10}
-    folder = write_run(tmp_path, right)
-    by_itself = tables.table1(tables.collect([folder]), COHORT)
-    assert rendering.further_sheets(by_itself) == []
-    write_json(folder / "metrics.json", read_json(folder / "metrics.json") | {"image_accuracy": 0.625})
+@pytest.mark.parametrize(
+    ("task", "further", "note"),
+    [
+        (ALONE, {"volume": "75.0"}, None),
+        (TOGETHER, {"image": "55.0", "volume": "75.0"}, "The images of a slice are classified together"),
+        (VOLUMES, {"image": "55.0", "volume": "75.0"}, "The volumes of a patient are classified together"),
+    ],
+)
+def test_tables_and_notes_show_further_accuracies(tmp_path, task, further, note):
+    folder = write_run(tmp_path, {"a": 20, "b": 10})
+    table = predicted({"a": 20, "b": 10})
+    alone = table["predicted"].where(np.arange(len(table)) % 4 > 0, "none")  # 8 of 30 correct answers are wrong alone
+    summary = task.summarise(table.assign(alone=alone))
+    write_json(folder / "metrics.json", read_json(folder / "metrics.json") | summary)
     runs = tables.collect([folder])
-    table = tables.table1(runs, COHORT)
-    images, volumes = rendering.further_sheets(table)
-    assert (images.title, images.rows[0][2:]) == ("Test accuracy of each image by itself in %", ("62.5",))
-    assert (volumes.title, volumes.rows[0][2:]) == ("Test accuracy of volumes in %", ("75.0",))
-    assert any("The images of a slice are classified together" in note for note in notes.notes(runs, COHORT))
-    write_json(folder / "metrics.json", read_json(folder / "metrics.json") | {"decision": "volume"})
-    said = notes.notes(tables.collect([folder]), COHORT)
-    assert any("The volumes of a patient are classified together" in note for note in said)
+    sheets = rendering.further_sheets(tables.table1(runs, COHORT))
+    assert {sheet.title: sheet.rows[0][2] for sheet in sheets} == {
+        f"Test {name} accuracy in %": value for name, value in further.items()
+    }
+    assert any("classified together" in line for line in notes.notes(runs, COHORT)) == (note is not None)
+    assert note is None or any(line.startswith(note) for line in notes.notes(runs, COHORT))

@@ -24,7 +24,7 @@ SLICES, SIZE = 5, 8
 SHAPE = (21, 26, 11)
 
 
-TASK = {"name": "brain_sequences", "slices": SLICES, "size": SIZE}
+TASK = {"name": "brain_sequences", "slices": SLICES, "size": SIZE, "decision": "image"}
 
 
 def finished(tmp_path, settings=TINY, task=TASK):

@@ -10,6 +10,7 @@ from public_discs import NETWORK, SETTINGS, public
 from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
+from zetadp.brain.backbone import SHIFTS, load_backbone, shift_images, shipped_backbone
 from zetadp.brain.images import by_orders
 from zetadp.brain.pretraining import (
     EVERY,
@@ -20,7 +21,6 @@ from zetadp.brain.pretraining import (
 )
 from zetadp.mri.kspace import to_image, to_kspace, whiten
 from zetadp.nn.activations import ConjMish
-from zetadp.nn.backbone import SHIFTS, load_backbone, shift_images, shipped_backbone
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.public import simulate_public_patient
@@ -154,9 +154,8 @@ def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(study, tm
 @pytest.mark.parametrize("domain", ["features", "study"])
 def test_a_plan_finds_the_shipped_backbone_of_its_network(domain):
     network = NetworkSettings("head", domain, components=8, start="public")
-    plan = Plan(
-        RunName("a", "federated", Target(8), 0), network, TrainingSettings(1), (NodeConstants("a", 2, 1),), delta=0.1
-    )
+    run, nodes = RunName("a", "federated", Target(8), 0), (NodeConstants("a", 2, 1),)
+    plan = Plan(run, network, TrainingSettings(1), nodes, delta=0.1, task={"name": "brain_sequences"})
     found = backbone_of(with_public(plan, load_backbone(shipped_backbone(network))), None)
     assert found.layers == found.centred == (domain == "study")
     assert found.components == 64

@@ -32,7 +32,9 @@ def model(tmp_path):
     """Return the file of a model with weights that nobody trained."""
     weights = {key: value.detach() for key, value in network(TINY).named_parameters()}
     path = tmp_path / "model.safetensors"
-    save_tensors(path, weights, model_content(TINY, {"name": "brain_sequences", "slices": 3, "size": 8}, 8))
+    save_tensors(
+        path, weights, model_content(TINY, {"name": "brain_sequences", "slices": 3, "size": 8, "decision": "image"}, 8)
+    )
     return path
 
 

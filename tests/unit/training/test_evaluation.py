@@ -63,9 +63,9 @@ def test_scores_do_not_depend_on_how_many_go_at_once(monkeypatch):
 
 
 def test_predictions_name_the_true_and_the_predicted_class():
-    truth, guesses = [0, 1, 2, 2], [0, 2, 1, 2]
-    found = BrainSequences(classes=3).measure(2 * torch.eye(3)[guesses], torch.tensor(truth))
+    truth, guesses = [0, 1, 2, 3], [0, 2, 1, 3]
+    found = BrainSequences(decision="image").measure(2 * torch.eye(4)[guesses], torch.tensor(truth))
     assert list(found) == ["sequence", "predicted", "probability"]
     assert found["sequence"] == [SEQUENCES[place] for place in truth]
     assert found["predicted"] == [SEQUENCES[place] for place in guesses]
-    assert found["probability"] == pytest.approx(math.e**2 / (math.e**2 + 2))
+    assert found["probability"] == pytest.approx(math.e**2 / (math.e**2 + 3))

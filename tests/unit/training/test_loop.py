@@ -18,6 +18,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
+from zetadp.brain import BrainSequences
 from zetadp.nn.models import NetworkSettings, build, taper_factors
 from zetadp.training.checkpoint import Checkpoint, RunFiles
 from zetadp.training.holders import LocalHolders
@@ -310,12 +311,14 @@ def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
     settings = TrainingSettings(rounds=4, images_per_patient=8, optimiser=PLAIN, clip=0.4)
     head = replace(HEAD, components=8, taper="noise")
     nodes = (NodeConstants("a", 10, 10.0), NodeConstants("b", 20, 20.0))
-    declared = Plan(replace(RUN, target=Target(1)), head, settings, nodes)
+    declared = Plan(replace(RUN, target=Target(1)), head, settings, nodes, task={"name": "brain_sequences"})
     tapers = [declared.with_noise(sigma).network.taper for sigma in (0.5, 1, 2)]
     assert declared.network.taper == "noise"  # nobody knows the noise yet
     with pytest.raises(UserError, match="Expected taper as a number"):
         taper_factors(8, declared.network.taper)
-    assert tapers == pytest.approx([sigma * math.hypot(0.1, 0.05) / 2 / 2 / 0.009 for sigma in (0.5, 1, 2)], rel=1e-3)
+    assert tapers == pytest.approx(
+        [sigma * math.hypot(0.1, 0.05) / 2 / 2 / BrainSequences.signal for sigma in (0.5, 1, 2)], rel=1e-3
+    )
     factors = torch.stack([taper_factors(8, taper) for taper in (0, *tapers)])
     assert (factors[0] == 1).all()
     assert (factors.diff(dim=0) < 0).all()  # the more noise, the less of every component

@@ -7,7 +7,7 @@ import pytest
 import torch
 from training_builder import CLASSES, NETWORKS, SIZE, backbone, network, patients
 
-from zetadp.base.tensors import save_tensors
+from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
 from zetadp.brain.images import prepared_inputs
 from zetadp.mri.kspace import to_kspace
@@ -16,7 +16,7 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.training.pretrained import BACKBONE, FinishedModel, load_model, model_content, starting_weights
 from zetadp.training.task import task_of
 
-TASK = {"name": "brain_sequences", "slices": 20, "size": SIZE}
+TASK = {"name": "brain_sequences", "slices": 20, "size": SIZE, "decision": "image"}
 
 
 def saved(path, name: str, **changes: object) -> torch.nn.Module:
@@ -96,6 +96,14 @@ def test_a_head_brings_its_backbone(tmp_path):
     expected = head(torch.from_numpy(features).unsqueeze(1))
     torch.testing.assert_close(found.network(prepared_inputs(slices, "features", found.backbone)), expected)
     assert found.inputs == 4
+
+
+def test_a_public_network_of_another_task_is_refused(tmp_path):
+    path, _, _ = head_file(tmp_path, domain="features")
+    tensors, content = load_tensors(path)
+    save_tensors(path, tensors, content | {"task": {"name": "phase_mnist"}})
+    with pytest.raises(UserError, match=r"Expected .*model\.safetensors to be a trained model"):
+        load_model(path)
 
 
 @pytest.mark.parametrize(("components", "taper"), [(2, 0.0), (0, 0.0), (2, 1.5)])

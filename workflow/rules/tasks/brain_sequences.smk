@@ -2,6 +2,8 @@
 #
 # A task's file makes INDEX, the table of who is in the cohort, and names what it makes for the networks of each domain.
 
+BRAIN = CONFIG.task.chosen
+
 
 include: "../cohort.smk"
 include: "../kspace.smk"

@@ -19,8 +19,8 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import present
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
+from zetadp.brain.settings import SHIPPED
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build, taper_factors
-from zetadp.nn.settings import SHIPPED
 
 AT_ONCE = 512
 """Number of images in one pass."""
@@ -106,7 +106,7 @@ class Backbone:
         if kspace.shape[-2:] != (self.size, self.size):
             raise UserError(
                 f"The backbone was trained on slices of {self.size} x {self.size} pixels, found {kspace.shape[-2]} x "
-                f"{kspace.shape[-1]}. Set slices.size to {self.size}, or pretrain a backbone of that size."
+                f"{kspace.shape[-1]}. Set task.settings.size to {self.size}, or pretrain a backbone of that size."
             )
         images = torch.from_numpy(np.ascontiguousarray(kspace)).reshape(-1, 1, self.size, self.size)
         device = self.centre.device
