@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.calls import checked_calls
 from zetadp.base.validation import UserError, checked_path
 from zetadp.nn.heads import RowExamples, fit_head_to_rows
 from zetadp.own.rows import read_rows
@@ -40,6 +41,7 @@ class ReleasedHead(nn.Module):
         return (clipped @ self.weight.T + self.bias).real
 
 
+@checked_calls()
 def fit_head(file: Path | str, *, subtract_noise: bool = True) -> ReleasedHead:
     """Fit an affine head to the rows of a release; it costs the people behind them no further privacy.
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from zetadp.accounting.threat import NoiseSource
+from zetadp.base.calls import checked_calls
 from zetadp.base.epsilon import CONSENT, USELESS, Target, check_delta
 from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import pick_device
@@ -20,7 +21,7 @@ from zetadp.base.validation import RefusedValueError, UserError, Within, checked
 from zetadp.nn.settings import NetworkSettings
 from zetadp.own.folder import PrivateFolder
 from zetadp.own.losses import described, task_for
-from zetadp.own.promises import check_reals
+from zetadp.own.promises import reals
 from zetadp.own.records import HERE, Records
 from zetadp.own.run import PrivateRun
 from zetadp.training.assembly import Assembly
@@ -45,6 +46,7 @@ RATE = 0.03
 (docs/results/benchmarks/defaults.csv)."""
 
 
+@checked_calls()
 @dataclass(frozen=True)
 class Options:
     """What a training may have beyond its records, constants and guarantee.
@@ -96,9 +98,12 @@ class Options:
             raise UserError(f"stop: Expected a function of the history, found {type(self.stop).__name__}.")
         if self.optimiser is None and self.scheduler is not None:
             raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
-        check_limit(self.most_epsilon)
+        if self.without_noise not in ("", CONSENT):
+            raise UserError(f"without_noise: Expected {CONSENT!r}, or nothing, found {self.without_noise!r:.60}.")
+        object.__setattr__(self, "most_epsilon", checked_limit(self.most_epsilon))
 
 
+@checked_calls(public=Public, options=Options)
 def private(
     model: nn.Module,
     records: Records | Mapping[str, Records],
@@ -226,20 +231,22 @@ def check_population(records: Records, population: int | Mapping[str, int]) -> N
             )
 
 
-def check_limit(most_epsilon: object) -> None:
-    """Refuse a limit on the epsilon of everything together that is not a number in range."""
-    if most_epsilon is not None:
-        try:
-            Within(ge=1e-9, le=1e9).check("most_epsilon", most_epsilon)
-        except ValueError as error:
-            raise UserError(f"most_epsilon: {error}") from error
+def checked_limit(most_epsilon: Any) -> float | None:  # noqa: ANN401  (a user may give anything)
+    """Return a limit on the epsilon of everything together; refuse what is not a number in range."""
+    if most_epsilon is None:
+        return None
+    try:
+        Within(ge=1e-9, le=1e9).check("most_epsilon", most_epsilon)
+    except ValueError as error:
+        raise UserError(f"most_epsilon: {error}") from error
+    return float(most_epsilon)
 
 
 def target_of(epsilon: float, delta: float, people: int, seed: int | None, without_noise: str = "") -> Target:
     """Return the target of a run. Refuse one that cannot be kept or would say nothing, and a seed that is not one."""
-    check_reals(epsilon=epsilon, delta=delta)
+    epsilon, delta = reals(epsilon=epsilon, delta=delta)
     try:
-        target = Target(float(epsilon))
+        target = Target(epsilon)
         check_delta(delta, people)
     except (RefusedValueError, UserError) as error:
         raise UserError(f"{error.key}: {error}") from error

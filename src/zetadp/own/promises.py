@@ -17,6 +17,7 @@ from zetadp.account.verification import recorded_in
 from zetadp.accounting import calibration, composition
 from zetadp.accounting.events import MOST_RELEASES
 from zetadp.accounting.kinds import NoisySum
+from zetadp.base.calls import checked_calls
 from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
 from zetadp.base.validation import UserError, checked_path, whole
 from zetadp.training.plan import Plan
@@ -132,6 +133,7 @@ def _dimension(plan: Plan, model: nn.Module) -> int:
     return sum(each.numel() * (2 if each.is_complex() else 1) for each in trained)
 
 
+@checked_calls()
 def ledger(path: Path | str, delta: float | None = None) -> Statement:
     """Return what may be said of all attempts that a ledger records, each to its declared end.
 
@@ -160,6 +162,7 @@ def ledger(path: Path | str, delta: float | None = None) -> Statement:
     return total_statement([replace(run, delta=delta or declared) for run in runs], shared=book.shared)
 
 
+@checked_calls()
 def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int, delta: float) -> float:
     """Return the epsilon of a training that draws each patient independently and adds noise to the clipped sum.
 
@@ -184,14 +187,17 @@ def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int
     >>> round(epsilon(noise_multiplier=42.57, sampling_probability=24 / 44, rounds=917, delta=1e-3), 4)
     0.9995
     """
-    check_reals(noise_multiplier=noise_multiplier, sampling_probability=sampling_probability, delta=delta)
+    sigma, rate, delta = reals(
+        noise_multiplier=noise_multiplier, sampling_probability=sampling_probability, delta=delta
+    )
     try:
         whole(0, MOST_RELEASES, rounds=rounds)
-        return composition.epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta)
+        return composition.epsilon({NoisySum(rate, sigma): int(rounds)}, delta)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
 
 
+@checked_calls()
 def noise(*, epsilon: float, delta: float, sampling_probability: float, rounds: int) -> float:
     """Return the smallest noise multiplier at which a training costs at most ``epsilon``.
 
@@ -202,16 +208,17 @@ def noise(*, epsilon: float, delta: float, sampling_probability: float, rounds: 
     >>> noise(epsilon=1, sampling_probability=24 / 44, rounds=917, delta=1e-3)
     42.551
     """
-    check_reals(epsilon=epsilon, sampling_probability=sampling_probability, delta=delta)
+    target, rate, delta = reals(epsilon=epsilon, sampling_probability=sampling_probability, delta=delta)
     try:
         whole(1, MOST_RELEASES, rounds=rounds)
-        return calibration.noise_for_epsilon(epsilon, delta, sampling_probability, rounds)
+        return calibration.noise_for_epsilon(target, delta, rate, int(rounds))
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
 
 
-def check_reals(**given: object) -> None:
-    """Refuse arguments that are no numbers."""
+def reals(**given: object) -> list[float]:
+    """Return arguments as plain numbers; refuse those that are not real numbers."""
     for name, value in given.items():
         if not isinstance(value, Real) or isinstance(value, bool):
             raise UserError(f"{name}: Expected a number, found {value!r:.60}.")
+    return [float(value) for value in given.values()]  # type: ignore[arg-type]  # checked above

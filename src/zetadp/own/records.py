@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.arrays import network_numbers, tensor_of
+from zetadp.base.calls import checked_calls
 from zetadp.base.validation import UserError, name_key, shown
 from zetadp.own.looked_up import Joined, LookedUp, other_random_numbers, reading
 from zetadp.training.records import LabelledItems, checked_owners
@@ -29,6 +30,7 @@ HERE = "here"
 """Name of the only holder of records, where hospitals are not named."""
 
 
+@checked_calls()
 class Records:
     """Items, their labels, and whose they are.
 

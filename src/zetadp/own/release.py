@@ -18,12 +18,13 @@ from zetadp.account.budget import Cap
 from zetadp.account.ledger import check_ledger_name, read_ledger
 from zetadp.account.statement import Statement, last_statement
 from zetadp.accounting.threat import CENTRAL_HOLDER, NoiseSource
+from zetadp.base.calls import checked_calls
 from zetadp.base.runfolder import RunName
 from zetadp.base.storage import check_writable, private_files
 from zetadp.base.validation import RefusedValueError, UserError, Within, check_fields, checked_path
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.own.folder import PrivateFolder
-from zetadp.own.private import check_limit, check_population, records_of, target_of
+from zetadp.own.private import check_population, checked_limit, records_of, target_of
 from zetadp.own.promises import spent_with, with_earlier
 from zetadp.own.records import Records
 from zetadp.own.rows import check_name, mixed_as, usual_rows, write_release
@@ -37,6 +38,7 @@ from zetadp.training.settings import MixingSettings, TrainingSettings
 from zetadp.training.task import Classification
 
 
+@checked_calls()
 @dataclass(frozen=True)
 class Mixing:
     """The public constants of a release of rows. You declare them; they are never counted from the data.
@@ -151,6 +153,7 @@ def _by_argument() -> Iterator[None]:
         raise UserError(f"{argument}: {error}" if argument else str(error)) from error
 
 
+@checked_calls(public=Mixing)
 def release(
     records: Records,
     public: Mixing,
@@ -197,11 +200,11 @@ def release(
     if not isinstance(public, Mixing):
         raise UserError(f"public: Expected zetadp.Mixing, found {type(public).__name__}.")
     check_population(records, public.population)
-    check_limit(most_epsilon)
+    limit = checked_limit(most_epsilon)
     plan = release_plan(epsilon, delta, public, seed=seed, real=not records.inputs.dtype.is_complex)
     file = checked_path(file, "file")
     ledger = PrivateFolder.of_arguments(file.parent / file.stem, account).ledger
-    return release_records(records, plan, ledger=ledger, file=file, cap=most_epsilon, ids=records.texts)
+    return release_records(records, plan, ledger=ledger, file=file, cap=limit, ids=records.texts)
 
 
 def release_records(

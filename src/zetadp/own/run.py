@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from zetadp.account.budget import Cap
 from zetadp.account.statement import Statement
+from zetadp.base.calls import checked_calls
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import check_writable, private_files, writing
 from zetadp.base.tensors import keep_freed_memory
@@ -60,6 +61,7 @@ def between_rounds() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
+@checked_calls()
 @dataclass(repr=False)
 class PrivateRun:
     """A private training, before and after. `zetadp.private` makes it.
@@ -166,6 +168,8 @@ class PrivateRun:
             return self
         if test is not None:
             self.evaluate(test, metric)
+        elif metric is not None:
+            raise UserError("metric: Expected records to evaluate it on, found none. Give test= too.")
         for path in (self._run.model, self.ledger):
             check_writable(path)
         if self.state == "interrupted":
@@ -236,12 +240,13 @@ class PrivateRun:
         UserError
             If the weights of ``model`` were changed: the statement is about those that the run's folder holds.
         """
-        if Path(path).resolve().parent == self.folder.resolve():
+        path = checked_path(path, "path")
+        if path.resolve().parent == self.folder.resolve():
             raise UserError(
                 f"save: Expected a file outside the run's own folder, whose files are sealed, found {path}."
             )
         self._folder.check_unchanged("save", self.model)
-        self._folder.write_model(Path(path), self.model, self.plan)
+        self._folder.write_model(path, self.model, self.plan)
 
     def __repr__(self) -> str:
         return f"Run {self._name}, {self.state}, in {self.folder}. {self.promise}"
@@ -293,6 +298,7 @@ class PrivateRun:
         sys.stderr.flush()
 
 
+@checked_calls()
 def load(path: Path | str, model: nn.Module) -> nn.Module:
     """Return a copy of a network with the weights that `PrivateRun.save` wrote, in evaluation mode.
 

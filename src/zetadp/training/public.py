@@ -8,8 +8,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from zetadp.base.calls import checked_calls
 from zetadp.base.storage import read_json, write_json
-from zetadp.base.validation import Positive, RefusedValueError, UserError, Within, check_fields, checked_name, whole
+from zetadp.base.validation import (
+    Positive,
+    RefusedValueError,
+    UserError,
+    Within,
+    check_fields,
+    checked_name,
+    checked_path,
+    whole,
+)
 from zetadp.training.settings import MOST_ROUNDS
 
 if TYPE_CHECKING:
@@ -21,6 +31,7 @@ RAREST = 1e-6
 """Smallest probability with which a patient may be drawn in a round."""
 
 
+@checked_calls()
 @dataclass(frozen=True)
 class Public:
     """The public constants of a training. You declare them; they are never counted from the data.
@@ -143,12 +154,12 @@ class Public:
 
     def write(self, path: Path | str) -> None:
         """Write the constants as a JSON file."""
-        write_json(Path(path), self.to_json())
+        write_json(checked_path(path, "path"), self.to_json())
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
         """Read the file that `write` wrote; raise `UserError` as `from_json` does."""
-        content = read_json(Path(path))
+        content = read_json(checked_path(path, "path"))
         try:
             return cls.from_json(content)
         except UserError as error:

@@ -1,0 +1,79 @@
+"""Calls of the public interface with arguments that it does not have: one message in place of a ``TypeError``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Signature, isfunction, signature
+from typing import Any, TypeVar
+
+from zetadp.base.validation import UserError
+
+Called = TypeVar("Called", bound=Callable[..., Any])
+
+
+def checked_calls(**parts: type) -> Callable[[Called], Called]:
+    """Return a decorator for a public function or class: wrong arguments of a call become a `UserError`.
+
+    Of a class, the constructor and all public methods are decorated.
+
+    Parameters
+    ----------
+    **parts
+        Class of each argument that takes an object of a public class. The message recognises an argument that belongs
+        to this class.
+
+    Examples
+    --------
+    >>> @checked_calls()
+    ... def scale(value, *, factor=1):
+    ...     return factor * value
+    >>> scale(2, facter=3)
+    Traceback (most recent call last):
+    zetadp.base.validation.UserError: scale: Expected the arguments value, factor, found facter. Did you mean 'factor'?
+    """
+
+    def decorate(called: Called) -> Called:
+        if not isinstance(called, type):
+            return _checked(called, called.__name__, parts)
+        for name, method in list(vars(called).items()):
+            if name == "__init__":
+                setattr(called, name, _checked(method, called.__name__, parts))
+            elif isfunction(method) and not name.startswith("_"):
+                setattr(called, name, _checked(method, name, {}))
+        return called
+
+    return decorate
+
+
+def _checked(function: Called, name: str, parts: Mapping[str, type]) -> Called:
+    """Return a function that compares its arguments with its signature first."""
+    allowed = signature(function)
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  (as the function has them)
+        try:
+            allowed.bind(*given, **named)
+        except TypeError as error:
+            raise UserError(f"{name}: {_explain(allowed, named, parts, error)}") from error
+        return function(*given, **named)
+
+    return call  # type: ignore[return-value]  # the signature is the function's
+
+
+def _explain(allowed: Signature, named: Mapping[str, Any], parts: Mapping[str, type], error: TypeError) -> str:
+    """Return what a call should have had, what it had, and the nearest argument."""
+    names = [name for name in allowed.parameters if name != "self"]
+    expected = f"Expected the arguments {', '.join(names)}" if names else "Expected no arguments"
+    unknown = [name for name in named if name not in names]
+    if not unknown:
+        return f"{expected}; {error}."
+    places = {name: part for part, kind in parts.items() for name in signature(kind).parameters}
+    nearest, hint = get_close_matches(unknown[0], [*names, *places], n=1), ""
+    if nearest and nearest[0] in names:
+        hint = f" Did you mean {nearest[0]!r}?"
+    elif nearest:
+        part = places[nearest[0]]
+        hint = f" Did you mean {part}=zetadp.{parts[part].__name__}({nearest[0]}=...)?"
+    return f"{expected}, found {', '.join(unknown)}.{hint}"
