@@ -354,11 +354,12 @@ def _stacked(gradients: Sequence[Tensor]) -> Tensor:
 def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the losses of items. Refuse anything but one real number per item, as the mean would be wrong."""
     found = losses(outputs, targets)
-    if found.shape != targets.shape[:1] or not found.is_floating_point():
+    is_tensor = isinstance(found, Tensor)
+    if not is_tensor or found.shape != targets.shape[:1] or not found.is_floating_point():
+        kind = f"shape {tuple(found.shape)} of {found.dtype}" if is_tensor else type(found).__name__
         raise UserError(
-            f"loss: Expected one real loss per item, shape ({len(targets)},), found shape {tuple(found.shape)} of "
-            f"{found.dtype}. Let it return the losses of single items, for instance with reduction='none'. A mean over "
-            "a batch mixes patients."
+            f"loss: Expected one real loss per item, shape ({len(targets)},), found {kind}. Let it return the losses "
+            "of single items, for instance with reduction='none'. A mean over a batch mixes patients."
         )
     return found
 

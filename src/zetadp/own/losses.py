@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, first_sentence
-from zetadp.mechanism.contributions import one_an_item
+from zetadp.mechanism.contributions import Losses, one_an_item
 from zetadp.training.metrics import bootstrapped, mean_interval
 from zetadp.training.networks import embedding_hint
 from zetadp.training.stateless import FAILURES, ITEMS, check_loss, check_network, copied
@@ -158,15 +158,15 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: La
     except FAILURES as error:
         kind, shape = str(inputs.dtype).removeprefix("torch."), (ITEMS, *inputs.shape[1:])
         raise UserError(
-            f"model: Expected a network that takes {kind} items of shape {shape}, found: {error}."
-            f"{embedding_hint(model)}"
+            f"model: Expected a network that takes {kind} items of shape {shape}, found an error: "
+            f"{first_sentence(error)}{embedding_hint(model)}"
         ) from error
     if task is None and loss is None:
         task = _classification(shown[0], labels)
     elif task is None:
         task = OwnLoss(loss)  # type: ignore[arg-type]
     try:
-        check_loss(task.losses, shown, labels)
+        scores, _ = check_loss(task.losses, shown, labels)
         # Only now: whatever remembers items was refused.
         first = torch.arange(min(ITEMS, len(labels)))
         network, own = copied((model, task))
@@ -178,11 +178,31 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: La
     except FAILURES as error:
         hint = " Complex outputs need a real loss: let the network return .abs()." if shown[0].is_complex() else ""
         raise UserError(
-            f"loss: Expected a loss of the network's outputs and the labels, found: {error}.{hint}"
+            f"loss: Expected a loss of the network's outputs and the labels, found an error: {first_sentence(error)}"
+            f"{hint}"
         ) from error
     if not finite:
         raise UserError("loss: Expected finite losses, found NaN or infinity for the first items at starting weights.")
+    _check_extremes(own.losses, scores, labels)
     return task
+
+
+def _check_extremes(losses: Losses, outputs: Tensor, labels: Tensor) -> None:
+    """Refuse labels of which the loss does not take the least or the greatest: training would end at that item.
+
+    Outputs are those of public items, as many as labels are tried.
+    """
+    if labels.is_complex():
+        return
+    flat = labels.reshape(len(labels), -1)
+    extremes = labels[torch.stack([flat.amin(1).argmin(), flat.amax(1).argmax()])].cpu()
+    try:
+        losses(outputs, extremes)
+    except FAILURES as error:
+        raise UserError(
+            f"labels: Expected labels that the loss takes, found labels from {flat.min().item():g} to "
+            f"{flat.max().item():g}, of which it refuses one: {first_sentence(error)} Classes are numbered from 0."
+        ) from error
 
 
 def _check_alike(found: object, outputs: Tensor, targets: Tensor) -> None:
@@ -229,5 +249,7 @@ def _classification(outputs: Tensor, labels: Tensor) -> Classification:
     try:
         found.check(labels)
     except UserError as error:
-        raise UserError(f"labels: {error} The network has {outputs.shape[1]} outputs.") from error
+        raise UserError(
+            f"labels: {error} The network has {outputs.shape[1]} outputs, and classes are numbered from 0."
+        ) from error
     return found

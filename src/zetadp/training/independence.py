@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import zetadp.nn.weight_gradients  # noqa: F401  (declares the rules)
 from zetadp.base.tensors import Layout
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, first_sentence
 from zetadp.mechanism.contributions import Gradient, Losses, knows_units, one_an_item
 from zetadp.mechanism.dropout import drawn_by_unit, drops
 from zetadp.nn.settings import OWN
@@ -128,8 +128,8 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
         raise
     except FAILURES as error:
         raise UserError(
-            "model: Expected a network that has gradients for single patients and takes items of any numbers, found: "
-            f"{error}.{embedding_hint(phase.model)}"
+            "model: Expected a network that has gradients for single patients and takes items of any numbers, found an "
+            f"error: {first_sentence(error)}{embedding_hint(phase.model)}"
         ) from error
     return phase
 
@@ -286,10 +286,29 @@ def first_mixture(
     for base in (batch, holes):
         of_base = expected if base is batch else compute(base)
         for replaced, large in _choices(len(batch[0])):
-            changed = [_replaced(each, replaced, random, large=large) for each in base]
-            if not same([each[~replaced] for each in of_base], [each[~replaced] for each in compute(changed)]):
+            changed, results = _recomputed(compute, base, replaced, random, large=large)
+            if not same([each[~replaced] for each in of_base], [each[~replaced] for each in results]):
                 return base, changed, replaced
     return None
+
+
+def _recomputed(
+    compute: Compute, batch: Sequence[Tensor], replaced: Tensor, random: torch.Generator, *, large: bool
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Return a batch with other numbers in some lanes, and the computation on it.
+
+    A loss need not take every label: where it fails, labels are replaced by the least or the greatest of the batch.
+    """
+    changed = [_replaced(each, replaced, random, large=large) for each in batch]
+    try:
+        return changed, compute(changed)
+    except torch.OutOfMemoryError:
+        raise
+    except FAILURES:
+        if not any(labels.is_floating_point() for labels in batch[1:]):
+            raise
+        known = [_replaced(labels, replaced, random, large=large, within=True) for labels in batch[1:]]
+        return [changed[0], *known], compute([changed[0], *known])
 
 
 def moved_copy(model: nn.Module) -> nn.Module:
@@ -314,15 +333,15 @@ def _choices(count: int) -> Iterator[tuple[Tensor, bool]]:
         yield ~own, True
 
 
-def _replaced(batch: Tensor, replaced: Tensor, random: torch.Generator, *, large: bool) -> Tensor:
+def _replaced(batch: Tensor, replaced: Tensor, random: torch.Generator, *, large: bool, within: bool = False) -> Tensor:
     """Return a tensor with other numbers in some places of its first axis.
 
     Large numbers are far beyond all others of the batch, of either sign; the others are zeros. Classes and other whole
-    numbers are replaced by the batch's least or greatest.
+    numbers are replaced by the batch's least or greatest, and so are real numbers that must stay ``within`` its range.
     """
     changed = batch.clone()
     own = changed[replaced]
-    if not (batch.is_floating_point() or batch.is_complex()):
+    if not batch.is_complex() and (within or not batch.is_floating_point()):
         changed[replaced] = batch.amax() if large else batch.amin()
     elif large:
         most = batch.abs().nan_to_num(0, 0, 0).max().clamp_min(1)

@@ -171,7 +171,7 @@ def check_network(
     return found
 
 
-def check_loss(losses: Losses, outputs: Sequence[Tensor], targets: Tensor) -> None:
+def check_loss(losses: Losses, outputs: Sequence[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
     """Check a loss by `check_stateless`, for outputs of public items and random labels.
 
     Parameters
@@ -182,6 +182,10 @@ def check_loss(losses: Losses, outputs: Sequence[Tensor], targets: Tensor) -> No
         Outputs that `check_network` returned. Whole labels are below their second axis, which may be classes.
     targets
         Anything with the type and shape of labels. No label is looked at.
+
+    Returns
+    -------
+    The outputs and the random labels of the batch that was compared.
 
     Raises
     ------
@@ -203,7 +207,8 @@ def check_loss(losses: Losses, outputs: Sequence[Tensor], targets: Tensor) -> No
         [[shown, labels] for shown, (labels,) in zip(outputs, one, strict=False)]
         for one in public_batches([targets], (len(outputs[0]),), [classes])
     ]
-    check_stateless(losses, evaluate, series, name="loss")
+    (first, labels), _ = check_stateless(losses, evaluate, series, name="loss")
+    return first, labels
 
 
 def refuse_difference(before: Mapping[str, str], after: Mapping[str, str], name: str) -> None:
