@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
 
     from zetadp.training.records import LabelledItems
 
+logger = logging.getLogger(__name__)
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor], Tensor]
+
+SHIFT = 0.5
+"""Number that is added to all scores of an item, to see whether a loss has a softmax inside."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: La
     elif task is None:
         task = OwnLoss(loss)  # type: ignore[arg-type]
     try:
-        scores, _ = check_loss(task.losses, shown, labels)
+        scores, classes = check_loss(task.losses, shown, labels)
         # Only now: whatever remembers items was refused.
         first = torch.arange(min(ITEMS, len(labels)))
         network, own = copied((model, task))
@@ -184,6 +190,7 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: La
     if not finite:
         raise UserError("loss: Expected finite losses, found NaN or infinity for the first items at starting weights.")
     _check_extremes(own.losses, scores, labels)
+    _check_scores(own.losses, shown, scores, classes)
     return task
 
 
@@ -203,6 +210,57 @@ def _check_extremes(losses: Losses, outputs: Tensor, labels: Tensor) -> None:
             f"labels: Expected labels that the loss takes, found labels from {flat.min().item():g} to "
             f"{flat.max().item():g}, of which it refuses one: {first_sentence(error)} Classes are numbered from 0."
         ) from error
+
+
+def _check_scores(losses: Losses, batches: Sequence[Tensor], outputs: Tensor, labels: Tensor) -> None:
+    """Refuse probabilities for a loss that makes probabilities of scores itself, and warn where it is not certain.
+
+    A loss with a softmax inside does not change if the same number is added to all scores of an item. One with a
+    sigmoid inside rises by the score if the label changes from one to zero.
+
+    Parameters
+    ----------
+    losses
+        Loss of each item.
+    batches
+        Outputs of the network for batches of public items.
+    outputs, labels
+        Outputs of the first batch, and random labels which the loss takes.
+    """
+    if outputs.is_complex() or outputs.ndim < 2:
+        return
+    least, most = torch.cat([batch.flatten() for batch in batches]).aminmax()
+    if not 0 <= least < most <= 1:
+        return
+    try:
+        shift = losses(outputs + SHIFT, labels) - losses(outputs, labels)
+    except FAILURES:  # a loss of probabilities, such as BCELoss, takes no others
+        return
+    if outputs.shape[1] > 1 and all(torch.allclose(batch.sum(1), torch.ones(()), atol=1e-4) for batch in batches):
+        if torch.allclose(shift, torch.zeros(()), atol=1e-5):
+            raise UserError(
+                "model: Expected class scores, found probabilities, which sum to one: the loss takes a softmax itself, "
+                "so there would be two, and little is learnt. Leave the softmax out of the network, or give "
+                "loss=lambda outputs, labels: torch.nn.functional.nll_loss(outputs.log(), labels, reduction='none')."
+            )
+        if torch.allclose(shift, torch.full((), -SHIFT), atol=1e-5):
+            logger.warning(
+                "loss: outputs of the network are probabilities, which sum to one, and the loss seems to expect their "
+                "logarithms. With NLLLoss, end the network with log_softmax"
+            )
+    elif torch.allclose(shift, torch.zeros(()), atol=1e-5) or _has_sigmoid(losses, outputs, labels):
+        logger.warning(
+            "model: all outputs for random items lie between 0 and 1, as behind a sigmoid, and the loss makes "
+            "probabilities of scores itself. If the network ends with a sigmoid, leave it out"
+        )
+
+
+def _has_sigmoid(losses: Losses, outputs: Tensor, labels: Tensor) -> bool:
+    """Return whether a loss of scores and labels of zero and one has a sigmoid inside (`_check_scores`)."""
+    if labels.shape != outputs.shape or not labels.is_floating_point():
+        return False
+    rise = losses(outputs, torch.zeros_like(labels)) - losses(outputs, torch.ones_like(labels))
+    return torch.allclose(rise, outputs.flatten(1).mean(dim=1), atol=1e-5)
 
 
 def _check_alike(found: object, outputs: Tensor, targets: Tensor) -> None:

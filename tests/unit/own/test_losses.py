@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from flat_calls import private
+from torch.nn import functional
 
 from zetadp.base.validation import UserError
 from zetadp.own.records import Records
@@ -67,3 +70,57 @@ def test_a_loss_that_takes_labels_of_a_range_alone_is_trained(tmp_path, seed):
     assert run.train().state == "finished"
     with pytest.raises(UserError, match=r"^(loss|labels): .*between 0 and 1"):
         prepared(tmp_path / "other", torch.nn.Sigmoid(), 2 * labels, 1, loss=torch.nn.BCELoss(reduction="none"))
+
+
+SOFTMAX, LOG_SOFTMAX, SIGMOID = torch.nn.Softmax(1), torch.nn.LogSoftmax(1), torch.nn.Sigmoid()
+TWICE = {
+    "the default": None,
+    "a loss of PyTorch": torch.nn.CrossEntropyLoss(reduction="none"),
+    "with weights": torch.nn.CrossEntropyLoss(reduction="none", weight=torch.tensor([1.0, 2, 3])),
+    "smoothed": partial(functional.cross_entropy, reduction="none", label_smoothing=0.1),
+}
+
+
+@pytest.mark.parametrize("what", TWICE)
+def test_a_softmax_before_a_loss_that_takes_one_is_refused(tmp_path, what):
+    with pytest.raises(UserError, match=r"^model: Expected class scores, found probabilities, which sum to one"):
+        prepared(tmp_path, SOFTMAX, loss=TWICE[what])
+    assert not (tmp_path / "run").exists()
+
+
+BINARY = {"labels": (CLASSES == 0).float()[:, None], "outputs": 1}
+DOUBTFUL = {
+    "sigmoid before cross-entropy": {"last": SIGMOID},
+    "sigmoid before a loss that takes one": {
+        "last": SIGMOID,
+        "loss": torch.nn.BCEWithLogitsLoss(reduction="none"),
+        **BINARY,
+    },
+    "softmax before a loss of logarithms": {"last": SOFTMAX, "loss": torch.nn.NLLLoss(reduction="none")},
+}
+
+
+@pytest.mark.parametrize("what", DOUBTFUL)
+def test_other_probabilities_for_a_loss_of_scores_are_warned_of(tmp_path, what, caplog):
+    prepared(tmp_path, **DOUBTFUL[what])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+CORRECT = {
+    "scores": {},
+    "logarithms, which a softmax leaves as they are": {"last": LOG_SOFTMAX},
+    "logarithms for a loss of them": {"last": LOG_SOFTMAX, "loss": torch.nn.NLLLoss(reduction="none")},
+    "probabilities for a loss of them": {
+        "last": SOFTMAX,
+        "loss": lambda outputs, labels: functional.nll_loss(outputs.log(), labels, reduction="none"),
+    },
+    "a probability for a loss of it": {"last": SIGMOID, "loss": torch.nn.BCELoss(reduction="none"), **BINARY},
+    "a distance": {"last": SIGMOID, "loss": torch.nn.MSELoss(reduction="none"), **BINARY},
+    "scores that do not become negative": {"last": torch.nn.ReLU()},
+}
+
+
+@pytest.mark.parametrize("what", CORRECT)
+def test_outputs_that_fit_their_loss_pass_in_silence(tmp_path, what, caplog):
+    prepared(tmp_path, **CORRECT[what])
+    assert not caplog.records
