@@ -216,6 +216,32 @@ def test_a_server_does_not_write_over_the_files_of_another_training(hospital, tm
         replace(settings, ledger_file=tmp_path / "other.jsonl").check_files()
 
 
+def recorded(path, plan, node=None):
+    """Write a ledger in which a plan has released its first round."""
+    with Ledger(path) as ledger:
+        ledger.start(replace(plan.declaration(), node=node))
+        ledger.record([plan.event(name, 0) for name in ([node] if node else NAMES)])
+
+
+def test_another_plan_of_the_same_name_is_refused_before_anybody_releases(hospital, tmp_path):
+    """By the server and by the hospital: both would record it in the ledger of the first plan."""
+    other = replace(PLAN, training=replace(PLAN.training, rounds=PLAN.training.rounds + 1))
+    files = dict.fromkeys(("model", "history", "ledger", "checkpoint"), tmp_path / "file")
+    settings = ServerSettings(hospital.plan, ledger_file=tmp_path / "live.jsonl", **files)
+    settings = replace(settings, keys={name: tmp_path / f"{name}.pub.pem" for name in NAMES})
+    recorded(settings.ledger_file, PLAN)
+    settings.check_files()
+    recorded(participant(hospital).ledger, PLAN, "node-02")
+    assert participant(hospital, attempts=1).name == "node-02"  # the same plan continues
+    other.write(hospital.plan)
+    differing = rf"training\.rounds \(then {PLAN.training.rounds}, now {other.training.rounds}\).*another seed"
+    with pytest.raises(UserError, match=rf"^ledger_file: .*{differing}.*Nothing was released"):
+        replace(settings).check_files()
+    with pytest.raises(UserError, match=rf"^plan: .*{differing}.*Nothing was released"):
+        participant(hospital, attempts=1)
+    assert participant(hospital, attempts=2).name == "node-02"  # a second attempt was permitted
+
+
 def test_a_kit_holds_a_plan_a_page_and_settings_whose_commands_are_understood_and_no_private_key(tmp_path):
     PLAN.write(tmp_path / "plan.json")
     authority = make_credentials(tmp_path / "keys").authority

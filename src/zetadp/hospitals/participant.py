@@ -23,6 +23,7 @@ from zetadp.account.budget import Cap
 from zetadp.account.declaration import Declaration, Series
 from zetadp.account.exposure import declared_run, total
 from zetadp.account.ledger import read_ledger
+from zetadp.account.offers import ANOTHER_NAME, plan_difference
 from zetadp.accounting.threat import IF_HIDDEN
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json
@@ -154,12 +155,14 @@ class Participant:
         Raises
         ------
         UserError
-            If a file cannot be read or does not fit, or if the plan would exceed the hospital's cap.
+            If a file cannot be read or does not fit, if another plan of the same name was trained, or if the plan would
+            exceed the hospital's cap.
         """
         (plan, roster), signing = read_terms(settings.plan), read_node_key(key)
         plan.place(settings.name)
         agreement = None if roster is None else read_node_key(agreement_file(key, plan), MEMBER_COMMAND)
         participant = cls(settings, plan, signing, roster, agreement)
+        participant.check_ledger()
         participant.check_cap()
         return participant
 
@@ -187,6 +190,19 @@ class Participant:
     def cap(self) -> Cap | None:
         """The most that all runs in the state folder may cost a patient, at the delta of the promise."""
         return None if self.settings.cap is None else Cap(self.settings.cap, self.promise.delta)
+
+    def check_ledger(self) -> None:
+        """Refuse a plan if another one of its name has used the permitted attempts, before any hospital pays for it."""
+        attempts = read_ledger(self.ledger) if self.ledger.exists() else []
+        if len(attempts) < self.settings.attempts or attempts[-1].declaration.plan == self.plan.digest:
+            return
+        now = self.declaration(self.plan.declaration())
+        differing = plan_difference(attempts[-1].declaration.to_json(), now.to_json())
+        raise UserError(
+            f"plan: Expected a plan of a new name, or the one that {self.ledger} records, found another one with the "
+            f"name {self.plan.label}. Settings that differ: {differing}. Its {len(attempts)} attempt(s) count, and "
+            f"attempts: {self.settings.attempts} in the settings permits no more. {ANOTHER_NAME}. Nothing was released."
+        )
 
     def check_cap(self) -> None:
         """Refuse a plan whose attempts would bring the hospital's patients above its cap."""

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from zetadp.account.budget import Cap
 from zetadp.account.declaration import Series
 from zetadp.account.ledger import read_ledger
+from zetadp.account.offers import ANOTHER_NAME, plan_difference
 from zetadp.account.statement import head_in
 from zetadp.base.epsilon import Delta
 from zetadp.base.reading import read_file
@@ -207,12 +208,23 @@ class ServerSettings(SiteSettings):
         UserError
             If the ledger is that of another run, or the model is there and does not come from this ledger.
         """
-        run = self.agreed[0].run.to_json()
+        plan = self.agreed[0]
+        run = plan.run.to_json()
         attempts = read_ledger(self.ledger_file) if self.ledger_file.exists() else []
         if attempts and (recorded := attempts[-1].declaration.run) != run:
             raise UserError(
                 f"ledger_file: Expected the ledger of this training or a new file, found {self.ledger_file} of the run "
                 f"{recorded}. Name other files for each training: ledger_file, checkpoint, model, history and ledger."
+            )
+        # A simulation may be begun again with other settings, and with `once` its ledger decides.
+        spent = plan.protects_people and not self.once and not all(attempt.unused for attempt in attempts)
+        if spent and (last := attempts[-1].declaration).plan != plan.digest:
+            differing = plan_difference(last.to_json(), plan.declaration().to_json())
+            raise UserError(
+                f"ledger_file: Expected the ledger of this plan or a new file, found {self.ledger_file} of another "
+                f"plan with the name {plan.label}. Settings that differ: {differing}. "
+                f"{ANOTHER_NAME}, and name other files for each training: ledger_file, checkpoint, model, history and "
+                "ledger. Nothing was released."
             )
         if self.model.exists() and not any(head_in(self.model) in attempt.heads for attempt in attempts):
             raise UserError(

@@ -11,7 +11,8 @@ from pathlib import Path
 from torch import nn
 
 from zetadp.account.book import Book, note_people
-from zetadp.account.offers import offer
+from zetadp.account.ledger import read_ledger
+from zetadp.account.offers import SAME_SETTINGS, offer, plan_difference
 from zetadp.account.register import REGISTER, Secret
 from zetadp.account.statement import Statement, last_statement
 from zetadp.account.verification import check_neighbours
@@ -130,10 +131,7 @@ class PrivateFolder:
         if self.run.model.exists():
             raise UserError(f"folder: Expected a new folder or one of a run, found the model {self.run.model} alone.")
         if self.ledger.exists():
-            raise UserError(
-                f"folder: Expected a name that the account {self.account} does not hold, found {self.name}. "
-                f"{offer('restore this folder from a backup', 'give the run another folder')}"
-            )
+            raise UserError(self._known_name(plan))
         note_people(self.ledger, records.texts)  # before the folder is made: what is refused leaves nothing
         make_folder(self.path)
         keep_private(self.path)
@@ -160,6 +158,22 @@ class PrivateFolder:
         raise UserError(
             f"folder: Expected the run that {self.path} holds, with {both}. "
             f"{offer('repeat the first call', 'give this run another folder')}"
+        )
+
+    def _known_name(self, plan: Plan) -> str:
+        """Return the message on a new folder whose name the account knows from a run in another one, or a lost one."""
+        known = f"folder: Expected a name that the account {self.account} does not hold, found {self.name}, of which"
+        attempts = read_ledger(self.ledger)
+        before = attempts[-1].declaration.to_json() if attempts else {}
+        differing = plan_difference(before, plan.declaration().to_json())
+        if differing != SAME_SETTINGS:
+            return (
+                f"{known} {self.ledger} records a run with another plan. Settings that differ: {differing}. Give this "
+                "run a folder of another name: both runs then count together. Nothing was released."
+            )
+        return (
+            f"{known} {self.ledger} records a run with the same settings. "
+            f"{offer('restore its folder from a backup', 'give the run a folder of another name')}"
         )
 
     def check_unchanged(self, what: str, model: nn.Module) -> None:

@@ -231,6 +231,17 @@ def test_another_run_in_the_same_folder_is_refused_by_its_key(tmp_path, what, mo
         run(tmp_path, **changed)
 
 
+def test_a_name_that_the_account_knows_is_refused_with_what_differs(tmp_path):
+    account = tmp_path / "ledgers"
+    first = run(tmp_path / "a", account=account).train()
+    with pytest.raises(UserError, match=r"^folder: .*training\.rounds \(then 6, now 7\)\. Give this run a folder"):
+        run(tmp_path / "b", account=account, rounds=7)
+    with pytest.raises(UserError, match=r"^folder: .*the same settings\. What costs nothing: restore its folder"):
+        run(tmp_path / "b", account=account)
+    assert not (tmp_path / "b").exists()
+    assert len(read_ledger(first.ledger)) == 1
+
+
 def test_another_network_in_the_same_folder_is_named_by_its_layers(tmp_path):
     run(tmp_path)
     with pytest.raises(UserError, match=r"(?s)model: Expected the network.*0\.layer\.weight"):
