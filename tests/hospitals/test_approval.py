@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import shutil
@@ -23,6 +24,7 @@ from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
+from zetadp.hospitals import node
 from zetadp.hospitals.certificates import make_credentials, make_node_key, read_node_key
 from zetadp.hospitals.kit import invitation, write_kits
 from zetadp.hospitals.masks import Member, Roster
@@ -113,6 +115,26 @@ def test_a_plan_or_a_roster_is_approved_by_its_hash_at_the_command_line(kind, pl
         participant(settings).check_approved()
     said(capsys, *command, "--who", "A. Physician", "--hash", digits.upper())
     assert participant(settings).check_approved().startswith("approved by A. Physician on 20")
+
+
+@pytest.mark.parametrize("kind", ["hospital", "members"])
+def test_a_line_of_a_nodes_log_names_the_node_once(kind, request, tmp_path, capsys, monkeypatch):
+    settings = request.getfixturevalue(kind)
+    own = participant(settings)
+    own.approve("A. Physician", own.digest)
+    authority = make_credentials(tmp_path / "keys").authority
+    files = {"plan": settings.plan.name, "images": "images", "state": "state"}
+    (tmp_path / "node.yaml").write_text(json.dumps({"name": "node-02", "attempts": 2, **files}))
+    monkeypatch.setattr(node, "run_node", lambda *_: None)
+    logger = logging.getLogger("zetadp")
+    try:
+        words = ["--server", "s.example:9443", "--authority", authority, "--key", "node-02.key"]
+        line = said(capsys, "federation", "node", "node.yaml", *words)
+    finally:
+        logger.removeHandler(logger.handlers[-1])
+        logger.propagate = True
+    assert re.match(r"\S+ INFO node-02: epsilon [\d.]+ for each patient, at delta ", line)
+    assert line.count("node-02") == 1
 
 
 def test_what_costs_more_than_was_approved_or_was_altered_is_refused(hospital):

@@ -34,7 +34,7 @@ def changed(path: str, value: object) -> dict:
 
 
 FORGED_PLANS = {
-    "cohort": json.dumps(changed("cohort", "glioma\nnode-02\n  costs:    node-02: epsilon 0.1\x1b[8m")),
+    "cohort": json.dumps(changed("cohort", "glioma\nnode-02\n  costs:    epsilon 0.1\x1b[8m")),
     "plan.json": "[" * 100_000,
 }
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import urllib.request
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,7 +22,7 @@ from zetadp.base.validation import UserError
 from zetadp.hospitals import node
 from zetadp.hospitals.certificates import make_credentials, make_node_key, read_node_key
 from zetadp.hospitals.health import Health
-from zetadp.hospitals.kit import write_kits
+from zetadp.hospitals.kit import SERVER_UNIT, TEMPLATES, write_kits
 from zetadp.hospitals.launcher import free_port
 from zetadp.hospitals.node import Uplink
 
@@ -119,6 +120,13 @@ def test_a_certificate_is_in_force_a_day_before_it_was_made(tmp_path):
     made = x509.load_pem_x509_certificate(make_credentials(tmp_path / "keys").authority.read_bytes())
     early = datetime.now(UTC) - made.not_valid_before_utc
     assert timedelta(hours=23) < early < timedelta(hours=25)
+
+
+def test_page_and_unit_name_one_folder_of_the_coordinator():
+    page = (Path(__file__).parents[2] / "docs/federation.md").read_text()
+    unit = (TEMPLATES / SERVER_UNIT).read_text()
+    (folder,) = set(re.findall(r"^(?:WorkingDirectory|ReadWritePaths)=(.*)$", unit, flags=re.MULTILINE))
+    assert set(re.findall(r"/srv/zetadp/\w+", page + unit)) == {folder, "/srv/zetadp/state"}  # that of a hospital
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")

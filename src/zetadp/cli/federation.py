@@ -360,7 +360,7 @@ def node(
         approved = participant.check_approved()
         counters = _health(health, participant.plan.training.rounds, node=True)
     log_to_terminal(participant.name, as_json=log_json)
-    logger.info("%s; %s; starting", participant.promise, approved)
+    logger.info("%s; %s; starting", participant.promise.terms, approved)
     from zetadp.hospitals.node import run_node
 
     with private_files():  # only the hospital's own user may read prepared patients, ledgers and messages

@@ -141,7 +141,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
         yield f"  about {node.expected:g} of them enter a round; the node draws them and tells nobody which they were"
     yield "  sends sums of clipped contributions with noise, and lines of its ledger, which hold public numbers alone"
     yield "  never sends images, features, losses, or how many were drawn"
-    yield f"  costs:    {promise}"
+    yield f"  costs:    {promise.terms}"
     if math.isfinite(promise.person):
         exposed = composition.grouped(plan.mechanisms(node.name), plan.units_of_a_person or 1)
         share = Risk(plan.label, (), (exposed,), "holds").right_guesses(CANDIDATES, promise.delta)

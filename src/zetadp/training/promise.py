@@ -171,15 +171,20 @@ class Promise:
     person: float
     alone: float | None = None
 
-    def __str__(self) -> str:
+    @property
+    def terms(self) -> str:
+        """The promise in words, for texts that name the node already."""
         if self.epsilon == math.inf:
-            return f"{self.node}: no guarantee, because the plan adds no noise, or far too little"
-        text = f"{self.node}: epsilon {rounded_up(self.epsilon)} for each {self.unit}, at delta {self.delta:g}"
+            return "no guarantee, because the plan adds no noise, or far too little"
+        text = f"epsilon {rounded_up(self.epsilon)} for each {self.unit}, at delta {self.delta:g}"
         if self.images > 1:
             text += f"; for a patient with all {self.images} images {rounded_up(self.person)}"
         if self.alone is not None:
             text += f"; {IF_HIDDEN}, without them {rounded_up(self.alone)}"
         return text
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.terms}"
 
 
 def promise_of(plan: Plan, name: str, delta: float | None = None) -> Promise:
