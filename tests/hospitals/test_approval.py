@@ -117,6 +117,17 @@ def test_a_plan_or_a_roster_is_approved_by_its_hash_at_the_command_line(kind, pl
     assert participant(settings).check_approved().startswith("approved by A. Physician on 20")
 
 
+def test_a_plan_or_a_roster_that_is_not_there_is_asked_for_with_the_steps_before(hospital, tmp_path, capsys):
+    files = {"plan": "roster.json", "images": "images", "state": "state"}
+    (tmp_path / "node.yaml").write_text(json.dumps({"name": "node-02", **files}))
+    message = mistake(capsys, "federation", "approve", "node.yaml", "--key", "node-02.key")
+    steps = ["roster.json, found no file", "federation member", "federation roster", "Approve after that"]
+    assert sorted(steps, key=message.index) == steps
+    SUMS.write(tmp_path / "roster.json")  # the plan in the place of its roster
+    message = mistake(capsys, "federation", "approve", "node.yaml", "--key", "node-02.key")
+    assert sorted(steps[1:], key=message.index) == steps[1:]
+
+
 @pytest.mark.parametrize("kind", ["hospital", "members"])
 def test_a_line_of_a_nodes_log_names_the_node_once(kind, request, tmp_path, capsys, monkeypatch):
     settings = request.getfixturevalue(kind)

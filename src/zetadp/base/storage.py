@@ -271,6 +271,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or raise a `UserError` that names the file and the place of the fault."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise UserError(f"Expected the file {path}, found none. Name one that exists.") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"Cannot read {path} as JSON: {error}.") from error
     if not isinstance(content, dict):

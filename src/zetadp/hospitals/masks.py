@@ -44,6 +44,12 @@ from zetadp.training.plan import Plan
 
 MEMBER, ROSTER, VALUE, TRANSCRIPT = (f"zetadp {what} 1" for what in ("member", "roster", "fresh value", "masked sum"))
 """Purpose and version of everything that is signed, hashed or derived from: none can pass for another."""
+STEPS = (
+    "With masked sums, every hospital first makes its keys (zetadp federation key, then zetadp federation member) and "
+    "sends its member file to the coordinator. The coordinator makes the roster of all member files (zetadp federation "
+    "roster) and sends it to every site, where the settings name it: `plan: roster.json`. Approve after that."
+)
+"""The steps before a roster can be approved, for messages."""
 CURVE = ec.SECP384R1()
 FRESH_BYTES = 32
 WORDS_AT_ONCE = 1 << 17
@@ -247,13 +253,19 @@ def read_terms(path: Path) -> tuple[Plan, Roster | None]:
     Raises
     ------
     UserError
-        If the file is neither, or the other one of the two.
+        If there is no such file, or it is neither, or the other one of the two. The message names the steps that come
+        before.
     """
+    if not path.exists():
+        raise UserError(
+            f"plan: Expected the plan or the roster {path}, found no file. The plan is in the hospital's kit. {STEPS}"
+        )
     roster = Roster.read(path) if read_json(path).get("purpose") == ROSTER else None
     plan = Plan.read(path) if roster is None else roster.plan
     if plan.masked != (roster is not None):
         expected, other = ("roster", "plan") if plan.masked else ("plan", "roster")
-        raise UserError(f"Expected {path} to be the {expected} of {plan.label}, found its {other}.")
+        steps = STEPS if plan.masked else "A plan without masked sums has no roster: name the plan."
+        raise UserError(f"plan: Expected {path} to be the {expected} of {plan.label}, found its {other}. {steps}")
     return plan, roster
 
 
