@@ -9,12 +9,11 @@ from pathlib import Path
 
 from zetadp.account.book import Book, held
 from zetadp.account.declaration import Declaration, Limit
-from zetadp.account.exposure import Run, declared_run, named, runs_of, total
+from zetadp.account.exposure import Run, condition_of, declared_run, named, runs_of, total
 from zetadp.account.ledger import Attempt, Ledger, begun, protected_attempts
 from zetadp.account.offers import KEEP_RESULTS, cause_of_another, offer
 from zetadp.account.totals import Total
 from zetadp.accounting.events import Event
-from zetadp.accounting.threat import IF_HIDDEN
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 
@@ -91,7 +90,7 @@ class Cap(Limit):
         if found > self.epsilon:
             raise CapError(
                 f"The runs recorded in {ledger.parent} cost their patients epsilon {rounded_up(found)} at delta "
-                f"{self.delta:g} when they are finished{_condition(runs)}. The cap is {self.epsilon:g}. The run does "
+                f"{self.delta:g} when they are finished{condition_of(runs)}. The cap is {self.epsilon:g}. The run does "
                 "not continue."
             )
 
@@ -123,13 +122,8 @@ class Cap(Limit):
             raise CapError(
                 f"{what} would bring the total of all runs on these patients from epsilon "
                 f"{rounded_up(total(before, self.delta))} to {rounded_up(found)} at delta {self.delta:g}"
-                f"{_condition(after)}. The cap is {self.epsilon:g}. Nothing was released."
+                f"{condition_of(after)}. The cap is {self.epsilon:g}. Nothing was released."
             )
-
-
-def _condition(runs: Sequence[Run]) -> str:
-    """Return what a total depends on: masked sums count as the server sees them."""
-    return f", {IF_HIDDEN}" if any(run.sums for run in runs) else ""
 
 
 def check_permitted(ledger: Ledger, declaration: Declaration) -> None:

@@ -29,6 +29,7 @@ from zetadp.accounting.threat import (
     Threat,
     Unit,
     check_threat,
+    condition,
 )
 from zetadp.base.epsilon import DELTAS
 from zetadp.base.validation import UserError, one_of, whole
@@ -196,6 +197,11 @@ def declared_run(name: str, declaration: Declaration) -> Run:
 def noise_of(runs: Iterable[Run]) -> NoiseSource:
     """Return the source of the noise of all runs. With one seeded run, it is ``seeded``."""
     return NoiseSource.OS if {run.noise for run in runs} == {NoiseSource.OS} else NoiseSource.SEEDED
+
+
+def condition_of(runs: Iterable[Run]) -> str:
+    """Return what the epsilon of runs depends on, as the end of a sentence; empty without masked sums."""
+    return condition(any(run.sums and run.private for run in runs))
 
 
 @contextmanager

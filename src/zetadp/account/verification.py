@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from zetadp.account.book import Book, ledger_files
-from zetadp.account.exposure import runs_of
+from zetadp.account.exposure import condition_of, runs_of
 from zetadp.account.ledger import Attempt, LostError, read_ledger
 from zetadp.account.register import REGISTER
 from zetadp.account.statement import Statement, head_in, last_statement, spent
@@ -216,7 +216,7 @@ def _identified(run: RunFolder, attempts: Sequence[Attempt]) -> Check:
         return Check(f"this is the run {name}", str(error))
     what = (
         f"this is the run {name}: epsilon {rounded_up(spent(stated))} at delta {stated['delta']:g} for each "
-        f"{stated['unit']}, guarantee: {stated['guarantee']}"
+        f"{stated['unit']}{condition_of(runs_of(run.path, attempts))}, guarantee: {stated['guarantee']}"
     )
     return checked(what, _as_named, run, attempts)
 

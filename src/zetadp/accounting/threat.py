@@ -123,6 +123,11 @@ def check_threat(threat: Threat, nodes: int, sums: Sums | None) -> None:
         raise ValueError(f"Expected one node with threat central, which is that of one holder, found {nodes}.")
 
 
+def condition(masked: object) -> str:
+    """Return what an epsilon depends on, as the end of a sentence; empty unless it counts on masks."""
+    return f", {IF_HIDDEN}" if masked else ""
+
+
 def arm_shown(arm: str, threat: str) -> str:
     """Return an arm's name for tables and figures, which says where only sums are read.
 

@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from zetadp.accounting.threat import NoiseSource
+from zetadp.accounting.threat import MASKED_SUMS, NoiseSource, condition
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
@@ -151,7 +151,8 @@ def describe_origin(model: FinishedModel) -> str:
         epsilon = math.inf if about.spent is None else about.spent
         spent = rounded_up(epsilon)
         remark = f" for its {about.attempts} trainings together, the last one alone ε = {single}"
-    private = f"ε = {spent} per {about.unit} at δ = {about.delta:g}{remark}"
+    holds_if = condition(about.threat == MASKED_SUMS)
+    private = f"ε = {spent} per {about.unit} at δ = {about.delta:g}{holds_if}{remark}"
     guarantee = private if math.isfinite(epsilon) else "without noise, and so without a privacy guarantee"
     text = (
         f"The model's file says of itself: trained on {about.units} {about.unit}s of the cohort "

@@ -213,7 +213,7 @@ def budget(
     zetadp budget state/ledgers --plan plan.json --node node-02 --cap 10
     """
     from zetadp.account.book import Book
-    from zetadp.account.exposure import declared_run
+    from zetadp.account.exposure import condition_of, declared_run
     from zetadp.account.totals import Total
     from zetadp.account.verification import recorded_in
     from zetadp.training.plan import Plan
@@ -237,12 +237,13 @@ def budget(
     spent = total.spent
     print(
         f"spent so far: epsilon {rounded_up(spent)} {at_delta}, in {len(recorded)} run(s), each counted to its "
-        "declared end"
+        f"declared end{condition_of(recorded)}"
     )
     for run in planned_runs:
         total = Total.of([*recorded, run], smallest)
         spent = total.spent
-        print(f"with the plan {run.name}: epsilon {rounded_up(spent)} {at_delta}")
+        condition = condition_of([*recorded, run])
+        print(f"with the plan {run.name}: epsilon {rounded_up(spent)} {at_delta}{condition}")
     for text in filter(None, (total.simulation, str(total))):
         print(text)
     if cap is None:

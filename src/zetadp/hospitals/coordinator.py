@@ -22,6 +22,7 @@ from zetadp.account.ledger import Ledger
 from zetadp.account.register import BrokenChainError
 from zetadp.accounting import composition
 from zetadp.accounting.events import Event
+from zetadp.accounting.threat import condition
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.logs import is_milestone
 from zetadp.base.storage import make_folder
@@ -171,8 +172,8 @@ class Coordinator:
         if is_milestone(done, rounds):
             spent = max(self._spent(name) for name in self.names)
             logger.info(
-                "round %d of %d is done; epsilon spent so far %s per %s, at delta %g",
-                *(done, rounds, rounded_up(spent), self.plan.protects, self.plan.delta),
+                "round %d of %d is done; epsilon spent so far %s per %s, at delta %g%s",
+                *(done, rounds, rounded_up(spent), self.plan.protects, self.plan.delta, condition(self.plan.masked)),
             )
 
     def discard(self, before: int) -> None:

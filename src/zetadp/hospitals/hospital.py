@@ -22,6 +22,7 @@ from zetadp.account.book import ledger_files
 from zetadp.account.budget import CapError
 from zetadp.account.ledger import Ledger, LostError, read_ledger
 from zetadp.accounting import composition
+from zetadp.accounting.threat import condition
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.logs import is_milestone
 from zetadp.base.storage import make_folder, read_json, write_json
@@ -213,8 +214,8 @@ class Hospital:
         releases = [event for attempt in read_ledger(self.participant.ledger) for event in attempt.releases()]
         spent = rounded_up(composition.epsilon(composition.compose(releases), self.plan.delta))
         logger.info(
-            "round %d of %d is recorded; epsilon spent so far %s per %s, at delta %g",
-            *(number + 1, rounds, spent, self.plan.protects, self.plan.delta),
+            "round %d of %d is recorded; epsilon spent so far %s per %s, at delta %g%s",
+            *(number + 1, rounds, spent, self.plan.protects, self.plan.delta, condition(self.plan.masked)),
         )
         if number + 1 == rounds:
             logger.info(

@@ -21,10 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from zetadp.account.book import Book
 from zetadp.account.budget import Cap
 from zetadp.account.declaration import Declaration, Series
-from zetadp.account.exposure import declared_run, total
+from zetadp.account.exposure import condition_of, declared_run, total
 from zetadp.account.ledger import read_ledger
 from zetadp.account.offers import ANOTHER_NAME, plan_difference
-from zetadp.accounting.threat import IF_HIDDEN
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.validation import UserError, shown
@@ -221,11 +220,10 @@ class Participant:
         attempts = read_ledger(self.ledger) if self.ledger.exists() else []
         left = self.settings.attempts - sum(bool(attempt.events) for attempt in attempts)
         after = [*recorded, *[declared_run(self.plan.label, self.declaration(self.plan.declaration()))] * left]
-        hidden = f", {IF_HIDDEN}" if any(run.sums for run in after) else ""
         return (
             f"Trainings recorded in {self.settings.state} cost these patients epsilon "
             f"{rounded_up(total(recorded, delta))}, and {rounded_up(total(after, delta))} with all attempts of this one"
-            f", at delta {delta:g}{hidden}.\n"
+            f", at delta {delta:g}{condition_of(after)}.\n"
         )
 
     def declaration(self, of_plan: Declaration) -> Declaration:

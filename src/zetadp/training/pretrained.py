@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from zetadp.account.exposure import runs_of
 from zetadp.account.ledger import read_ledger
 from zetadp.account.statement import cost_of_attempts
-from zetadp.accounting.threat import NOISE_SOURCES
+from zetadp.accounting.threat import NOISE_SOURCES, Threat
 from zetadp.base.epsilon import Delta, Target
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import content_hash
@@ -53,6 +53,8 @@ class TrainedOn(Checked):
         Source of its noise.
     simulated
         Whether its patients were simulated.
+    threat
+        Against whom the pair holds.
     attempts, spent
         Number of trainings of the run, and what all of them cost together if there are several; None without a limit.
     """
@@ -64,12 +66,13 @@ class TrainedOn(Checked):
     delta: Delta
     noise: Annotated[str, OneOf(NOISE_SOURCES)]
     simulated: bool
+    threat: Threat = "local"
     attempts: Count = 1
     spent: Annotated[float, Within(ge=0)] | None = None
 
     def __post_init__(self) -> None:
         """Check every value."""
-        texts = {name: getattr(self, name) for name in ("cohort", "unit", "noise")}
+        texts = {name: getattr(self, name) for name in ("cohort", "unit", "noise", "threat")}
         wrong = [f"{name} {value!r}" for name, value in texts.items() if not isinstance(value, str)]
         if not isinstance(self.simulated, bool):
             wrong.append(f"simulated {self.simulated!r}")
@@ -309,6 +312,7 @@ def save_model(
         plan.delta,
         noise=how.noise.value,
         simulated=plan.simulated,
+        threat=plan.threat,
         attempts=max(1, len(attempts)),
         spent=spent if math.isfinite(spent) else None,
     )

@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 import torch
+from hospitals.sites import sums_plan
 
 import zetadp
-from zetadp.account.ledger import read_ledger
+from zetadp.account.ledger import Ledger, read_ledger
 from zetadp.account.register import START, Link, follow
 from zetadp.account.statement import account_run, last_statement
 from zetadp.account.verification import recomputed_epsilon, verify_run
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
+from zetadp.accounting.threat import IF_HIDDEN
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json, write_json, write_text
 from zetadp.base.tensors import load_tensors, save_tensors
@@ -248,3 +250,14 @@ def test_nothing_that_trains_is_needed(original):
         "sys.exit(any(check.fault for check in verify_run(Path(sys.argv[1]), Path(sys.argv[2]))))\n"
     )
     subprocess.run([sys.executable, "-c", program, str(original), str(original.parent / "ledgers")], check=True)
+
+
+def test_an_epsilon_of_masked_sums_names_its_condition_wherever_it_is_printed(tmp_path, capsys):
+    plan = sums_plan(noise="os")
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        ledger.start(plan.declaration())
+        ledger.record([plan.event(node.name, 0) for node in plan.nodes])
+    identity = verify_run(tmp_path)[0].what
+    assert re.search(rf"epsilon [\d.]+ at delta .*, {IF_HIDDEN}, guarantee: holds", identity)
+    assert main(["budget", str(tmp_path)]) == 0
+    assert f"declared end, {IF_HIDDEN}\n" in capsys.readouterr().out
