@@ -113,7 +113,8 @@ def convert_folder(
         scans = [scan for scan in asked if scan.name in taken]
     except UserError as error:
         problems.append(str(error))
-    problems = [*(problem for scan in scans for problem in _faults(scan, source, found.left_out)), *problems]
+    faults = (problem for scan in scans for problem in _faults(scan, source, found.left_out))
+    problems = [*found.problems, *faults, *problems]
     problems += [
         f"--sequence: Expected a pattern that fits a file of {source}, found {pattern!r}, which fits none. A pattern "
         f"with / is compared with paths below {source}, others with names of files."

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zetadp.base.tables import is_hidden
-from zetadp.base.validation import UserError, refuse, shown
+from zetadp.base.validation import UserError, shown
 from zetadp.mri.decathlon import SEQUENCES, record_name
 from zetadp.mri.filenames import fits, is_computed, readings, told
 
@@ -84,11 +84,14 @@ class Sources:
         Reason for each file or folder that is in no scan, by its path below the folder.
     unused
         Patterns of the user's rules that fit no file.
+    problems
+        Folders and files that make no scan: names that cannot be used, and files outside of the folder of a scan.
     """
 
     scans: tuple[Scan, ...]
     left_out: dict[str, str]
     unused: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
 
 def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
@@ -104,8 +107,7 @@ def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
     Raises
     ------
     UserError
-        If the folder is missing or holds no folder, if the name of a scan cannot be printed, if two scans have one
-        name, or if files of sequences lie directly in the folder.
+        If the folder is missing.
     """
     if not source.is_dir():
         raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
@@ -126,10 +128,10 @@ def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
             if scan.volumes or (unclear and not inside and folder != source):
                 scans.append(scan)
     scans += [_described(source, folder) for folder in _without_scan(source, volumes, scans)]
-    _check(source, scans)
+    scans, problems = _check(source, scans)
     paths = [file.relative_to(source).as_posix() for files in volumes.values() for file in files]
     unused = tuple(pattern for pattern in rules if not any(fits(path, pattern) for path in paths))
-    return Sources(tuple(sorted(scans, key=lambda scan: scan.name)), left_out, unused)
+    return Sources(tuple(sorted(scans, key=lambda scan: scan.name)), left_out, unused, tuple(problems))
 
 
 def files_of_scan(folder: Path) -> list[Path]:
@@ -248,13 +250,16 @@ def _without_scan(source: Path, volumes: Mapping[Path, list[Path]], scans: list[
     return sorted(empty)
 
 
-def _check(source: Path, scans: list[Scan]) -> None:
-    """Raise one `UserError` for names that cannot be used, and for scans that lie directly in the user's folder."""
+def _check(source: Path, scans: list[Scan]) -> tuple[list[Scan], list[str]]:
+    """Return the scans that can be converted, and the problems of the others.
+
+    Names of the others cannot be used, or their files lie directly in the user's folder.
+    """
+    unprintable = [scan for scan in scans if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in scan.name)]
     problems = [
         f"Expected names of folders in UTF-8 without control characters in {source}, found '{shown(scan.name)}'. "
         "Rename it."
-        for scan in scans
-        if any(unicodedata.category(character) in ("Cc", "Cs") for character in scan.name)
+        for scan in unprintable
     ]
     folders: dict[str, list[str]] = {}
     for scan in scans:
@@ -272,4 +277,4 @@ def _check(source: Path, scans: list[Scan]) -> None:
     ]
     if not scans:
         problems.append(f"Expected one folder per patient in {source}, found no folder.")
-    refuse(problems, f"in {source}; nothing was written")
+    return [scan for scan in scans if scan.folder != source and scan not in unprintable], problems

@@ -264,11 +264,14 @@ def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
     write(source / "g/g_t2.nii.gz", arrays(20)["T2w"], moved)
     write(source / "h/h_t1ce.nii.gz", arrays(20)["T1gd"][:-1])
     (source / "i/i_t1ce.nii.gz").rename(source / "i/i_t1_post.nii.gz")
-    found = problems(source, tmp_path / "out")
+    write(source / "loose_t1.nii.gz", arrays(21)["T1w"])
+    found = problems(source, tmp_path / "out", sequences={"*_t9*": "T1w"})
     expected = [
+        ("volumes directly in it", "loose_t1.nii.gz"),
         ("one T1gd volume in",),
         ("b_again_t1.nii.gz, b_t1.nii.gz",),
         ("i_t1_post.nii.gz can be T1w or T1gd",),
+        ("--sequence", "*_t9*"),
         ("c_flair.nii.gz",),
         ("d_t2.nii.gz",),
         ("e_t2.nii.gz",),
