@@ -10,7 +10,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path, PurePosixPath
 
@@ -22,12 +22,12 @@ from zetadp.base.tables import shared_contents, write_table
 from zetadp.base.validation import UserError, refuse, shown
 from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES, Listing, read_task, write_task
 from zetadp.mri.filenames import NEITHER
-from zetadp.mri.grids import described, resample, same_grid
+from zetadp.mri.grids import join
 from zetadp.mri.index import PATIENT_KEY, summarise_names
 from zetadp.mri.persons import TEST, TRAIN, assign_parts, with_patients
-from zetadp.mri.slicing import not_measured
+from zetadp.mri.slicing import PLANES, SIZE, SPACING, not_measured
 from zetadp.mri.sources import UNREAD, Scan, find_scans
-from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
+from zetadp.mri.volumes import Volume, images_of, log_assumptions, read_volume, read_voxels
 
 logger = logging.getLogger(__name__)
 
@@ -316,50 +316,43 @@ def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _
         return made
     first, reasons, problems = join(headers, values, onto, scan.name)
     made.reasons.update(reasons)
-    made.problems.extend(problems)
+    made.problems.extend(problems or _unusable(headers, values, first, reasons))
     if write and not made.problems:
         write_record(path, [values[sequence] for sequence in scan.sequences], first.affine, made.note)
     return made
 
 
-def join(
-    headers: Mapping[str, Volume], values: dict[str, np.ndarray], onto: str | None, scan: str
-) -> tuple[Volume, dict[str, str], list[str]]:
-    """Bring the volumes of a scan to one grid.
+def _unusable(
+    headers: Mapping[str, Volume], values: Mapping[str, np.ndarray], grid: Volume, reasons: Mapping[str, str]
+) -> list[str]:
+    """Return what the pipeline would refuse in the centre slices of sequences that lie on one grid.
 
     Parameters
     ----------
-    headers
-        Header of each volume, by the name of its sequence or file.
-    values
-        Intensities of each volume; those that are resampled are replaced.
-    onto
-        Name of the volume onto whose grid the others are resampled, or None to refuse other grids.
-    scan
-        Name of the scan, for messages.
-
-    Returns
-    -------
-    The header of the common grid, a note on each volume that was resampled, and problems.
+    headers, values
+        Header of the source, and intensities on the grid, by sequence.
+    grid
+        Header of the common grid. Where it does not reach all default planes nothing is checked: the configuration of
+        such a cohort asks for fewer, and its index checks that.
+    reasons
+        A note on each sequence that was resampled.
     """
-    reasons: dict[str, str] = {}
-    problems: list[str] = []
-    first = headers.get(onto or "", next(iter(headers.values())))
-    others = {name: header for name, header in headers.items() if not same_grid(header, first)}
-    if others and onto not in headers:
-        grids = "; ".join(f"{header.path} has {described(header)}" for header in (first, *others.values()))
-        if onto is None:
-            advice = "Resample by the headers with --resample, or register them first."
-        else:
-            advice = f"It has no {onto} to resample onto: name another sequence, or register them first."
-        return first, reasons, [f"Expected one grid for all sequences of {scan}: {grids}. {advice}"]
-    for name, header in others.items():
+    try:
+        grid.centre_slices(PLANES, SPACING)
+    except UserError:
+        return []
+    problems = []
+    for sequence, header in headers.items():
+        on_grid = replace(grid, path=header.path, slope=1.0, intercept=0.0)
         try:
-            values[name] = resample(header, values[name], first)
-            reasons[name] = f"{name} resampled onto {onto}"
+            images_of(on_grid, values[sequence][..., None], [sequence], PLANES, SIZE)
         except UserError as error:
-            problems.append(str(error))
-    return first, reasons, problems
+            if sequence in reasons:
+                remedy = f"{reasons[sequence]}, whose grid has slices outside of it. Leave it out, or resample onto it"
+                problems.append(f"{error} {remedy}: {_leaving_out(header.path)}, or --resample {sequence}.")
+            else:
+                problems.append(f"{error} To leave it out: {_leaving_out(header.path)}.")
+    return problems
 
 
 def read_scan(path: Path) -> tuple[Volume, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 import numpy as np
@@ -67,6 +68,46 @@ def resample(volume: Volume, values: np.ndarray, onto: Volume) -> np.ndarray:
     moved = resample_from_to(image, (onto.shape[:3], onto.affine), order=1, cval=float(values.min()))  # type: ignore[no-untyped-call]
     new = np.asarray(moved.dataobj)
     return np.rint(new).astype(values.dtype) if values.dtype.kind in "iu" else new
+
+
+def join(
+    headers: Mapping[str, Volume], values: dict[str, np.ndarray], onto: str | None, scan: str
+) -> tuple[Volume, dict[str, str], list[str]]:
+    """Bring the volumes of a scan to one grid.
+
+    Parameters
+    ----------
+    headers
+        Header of each volume, by the name of its sequence or file.
+    values
+        Intensities of each volume; those that are resampled are replaced.
+    onto
+        Name of the volume onto whose grid the others are resampled, or None to refuse other grids.
+    scan
+        Name of the scan, for messages.
+
+    Returns
+    -------
+    The header of the common grid, a note on each volume that was resampled, and problems.
+    """
+    reasons: dict[str, str] = {}
+    problems: list[str] = []
+    first = headers.get(onto or "", next(iter(headers.values())))
+    others = {name: header for name, header in headers.items() if not same_grid(header, first)}
+    if others and onto not in headers:
+        grids = "; ".join(f"{header.path} has {described(header)}" for header in (first, *others.values()))
+        if onto is None:
+            advice = "Resample by the headers with --resample, or register them first."
+        else:
+            advice = f"It has no {onto} to resample onto: name another sequence, or register them first."
+        return first, reasons, [f"Expected one grid for all sequences of {scan}: {grids}. {advice}"]
+    for name, header in others.items():
+        try:
+            values[name] = resample(header, values[name], first)
+            reasons[name] = f"{name} resampled onto {onto}"
+        except UserError as error:
+            problems.append(str(error))
+    return first, reasons, problems
 
 
 def _measure_coverage(volume: Volume, onto: Volume) -> float:

@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from zetadp.base.validation import UserError
-from zetadp.mri.convert import join, read_scan, write_record
+from zetadp.mri.convert import read_scan, write_record
+from zetadp.mri.grids import join
 from zetadp.mri.sources import files_of_scan
 from zetadp.mri.volumes import log_assumptions
 

@@ -24,8 +24,10 @@ OVERSHOOT = 0.1
 """Largest share of negative intensity of a magnitude image. Of scores, whose mean is zero, about half is negative."""
 
 
-SPACING = 1.0
-"""Default distance in mm of the planes that slices are taken from."""
+PLANES, SPACING = 20, 1.0
+"""Default number of the planes that slices are taken from, and their distance in mm."""
+SIZE = 32
+"""Default number of rows and of columns of the images."""
 
 
 def centre_slices(depth: int, count: int, step: float = 1.0) -> np.ndarray:

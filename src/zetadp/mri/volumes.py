@@ -21,7 +21,16 @@ import numpy as np
 
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.slicing import SPACING, as_magnitudes, centre_slices, implausible, resize_area, within_range
+from zetadp.mri.slicing import (
+    PLANES,
+    SIZE,
+    SPACING,
+    as_magnitudes,
+    centre_slices,
+    implausible,
+    resize_area,
+    within_range,
+)
 
 DAMAGED = (EOFError, OSError, zlib.error)
 """Errors that a truncated or altered gzip stream raises."""
@@ -348,8 +357,8 @@ def check_complete(volume: Volume) -> None:
 def read_centre_slices(
     path: Path,
     order: Sequence[str],
-    count: int = 20,
-    size: int = 32,
+    count: int = PLANES,
+    size: int = SIZE,
     spacing: float = SPACING,
     *,
     sha256: str | None = None,
@@ -390,12 +399,37 @@ def centre_images(
     *,
     sha256: str | None = None,
 ) -> np.ndarray:
-    """Read the centre axial slices of every channel of a volume as small images.
+    """Read the centre axial slices of every channel of a volume as small images: `images_of` its voxels.
+
+    Parameters
+    ----------
+    volume, names, count, size, spacing
+        As in `images_of`.
+    sha256
+        As in `read_voxels`.
+
+    Raises
+    ------
+    ChangedError
+        As `read_voxels` does.
+    UserError
+        For truncated or altered files, and for the reasons of `images_of`.
+    """
+    volume.centre_slices(count, spacing)  # before the file is read
+    return images_of(volume, read_voxels(volume, sha256), names, count, size, spacing)
+
+
+def images_of(
+    volume: Volume, voxels: np.ndarray, names: Sequence[str], count: int, size: int, spacing: float = SPACING
+) -> np.ndarray:
+    """Return the centre axial slices of every channel of a volume as small images.
 
     Parameters
     ----------
     volume
-        The volume, in any orientation.
+        Header of the volume, in any orientation.
+    voxels
+        Its voxels as stored, shape (x, y, z, channel).
     names
         Names of its channels, for messages.
     count
@@ -405,8 +439,6 @@ def centre_images(
         Number of rows and of columns of the images. Slices are resized by area averaging.
     spacing
         Distance of two planes in mm.
-    sha256
-        As in `read_voxels`.
 
     Returns
     -------
@@ -418,18 +450,16 @@ def centre_images(
 
     Raises
     ------
-    ChangedError
-        As `read_voxels` does.
     UserError
-        For truncated or altered files, for slices that are constant, empty or not finite, and for channels whose
-        intensities are not those of a head (`implausible`).
+        For slices that are constant, empty or not finite, and for channels whose intensities are not those of a head
+        (`implausible`).
     """
     import nibabel as nib
 
     indices, of_planes = np.unique(volume.centre_slices(count, spacing), return_inverse=True)
     images = np.empty((len(names), len(indices), size, size), dtype=np.float32)
     faults: list[str] = []
-    canonical = nib.apply_orientation(read_voxels(volume, sha256), volume.orientation)  # type: ignore[no-untyped-call]
+    canonical = nib.apply_orientation(voxels, volume.orientation)  # type: ignore[no-untyped-call]
     pictures = np.transpose(canonical[:, ::-1, indices], (3, 2, 1, 0))
     for index, (name, slices) in enumerate(zip(names, pictures, strict=True)):
         problems = _find_faults(slices, name, indices, empty=-volume.intercept / volume.slope)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 
 import nibabel as nib
@@ -402,6 +403,25 @@ def test_other_grids_are_resampled_by_the_headers_if_the_user_says_so(tmp_path):
     np.testing.assert_array_equal(images["b.nii.gz"].get_fdata()[..., 0], arrays(1)["FLAIR"])
     write(source / "a/a_flair.nii.gz", ramp[..., ::2].astype(np.float32), thick + np.eye(4, k=3) * 100)
     assert "covers 0%" in problems(source, tmp_path / "none", resample_onto="T1w")[0]
+
+
+def test_a_thick_series_that_ends_within_the_slices_is_refused_by_name(tmp_path):
+    """It covers more than half of the grid onto which it is resampled, but not all planes that are cut later."""
+    source, shape = write_brats(tmp_path / "in", "b"), (8, 10, 40)
+    images = volume(shape, 4, np.random.default_rng(0)).astype(np.int16)
+    fine, thick = np.diag([1.0, 1, 1, 1]), np.diag([1.0, 1, 6, 1])
+    for name, image in zip(BRATS.values(), np.moveaxis(images, 3, 0), strict=True):
+        write(source / f"a/a_{name}.nii.gz", image, fine)
+    write(source / "a/a_flair.nii.gz", images[..., :24:6, 0], thick)  # its last slice is centred at 18 mm
+    (found,) = problems(source, tmp_path / "out", resample_onto="T1w")
+    assert re.search(r"a_flair\.nii\.gz, found FLAIR slice 19 is .*FLAIR resampled onto T1w, .*--resample FLAIR", found)
+    task = convert_folder(source, tmp_path / "onto", test_fraction=0, resample_onto="FLAIR")
+    assert len(task.training) == 2
+    images[..., 15, 3] = 7  # also without resampling
+    write(source / "a/a_flair.nii.gz", images[..., 0], fine)
+    write(source / "a/a_t2.nii.gz", images[..., 3], fine)
+    (found,) = problems(source, tmp_path / "out")
+    assert re.search(r"a_t2\.nii\.gz, found T2w slice 15 is constant.*--sequence '\*a/a_t2\.nii\.gz=none'", found)
 
 
 def test_units_of_length_count_and_a_negative_scale_is_refused(tmp_path):
