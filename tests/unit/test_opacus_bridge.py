@@ -47,9 +47,6 @@ import zetadp.opacus
 from zetadp.opacus.engine import PrivacyEngine
 from zetadp.opacus.gradients import ComplexGradSampleModule
 
-# PyTorch says so of every network whose input needs no gradient, which is every network here.
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
-
 DOCUMENT = Path(__file__).parents[2] / "docs" / "opacus.md"
 P = 24 / 44
 CLASSES = 3

@@ -70,6 +70,28 @@ class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
             self.check(args, kwargs)
         return super().forward(*args, **kwargs)
 
+    def add_hooks(self, **settings: Any) -> None:  # noqa: ANN401  (Opacus's)
+        """Add Opacus's hooks, but take gradients of outputs from the outputs.
+
+        Opacus registers a hook of the module for them. At each backward pass, PyTorch warns of such a hook if no input
+        of the layer needs a gradient, which is so for the first layer of every network.
+        """
+        super().add_hooks(**settings)
+        for backward in self.autograd_grad_sample_hooks[1::2]:  # they alternate with hooks of the forward pass
+            backward.remove()
+
+    def capture_activations_hook(self, module: nn.Module, forward_input: list[Tensor], forward_output: Any) -> None:  # noqa: ANN401  (a layer's)
+        """Store the inputs of a layer for the gradient of its output, where Opacus stores them."""
+        before = len(getattr(module, "activations", ()))
+        super().capture_activations_hook(module, forward_input, forward_output)
+        output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
+        if len(getattr(module, "activations", ())) > before and output.requires_grad:
+            output.register_hook(partial(self._capture_gradient, module))
+
+    def _capture_gradient(self, module: nn.Module, gradient: Tensor) -> None:
+        """Compute the gradients of samples from the gradient of a layer's output."""
+        self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
+
     def _get_module_type(self, module: nn.Module) -> type[nn.Module]:
         """Return the key of the rule for a layer."""
         kind = type(module)
