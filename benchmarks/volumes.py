@@ -101,7 +101,7 @@ def measure_stages(folder: Path, count: int, turns: int) -> pd.DataFrame:
         ),
     ]
     for domain, backbone in backbones.items():
-        seconds = median_seconds(lambda p, backbone=backbone: backbone.record_features(kspace[p][None]), paths, turns)  # type: ignore[misc]
+        seconds = median_seconds(lambda p, backbone=backbone: backbone.record_features(kspace[p][None]), paths, turns)  # type: ignore[misc]  # mypy infers no type of such a lambda
         rows.append((f"features, domain {domain}", seconds, bytes_of(kspace), bytes_of(features[domain])))
     table = pd.DataFrame(rows, columns=["stage", "seconds", "bytes_read", "bytes_written"])
     cores = np.where(table["stage"].str.startswith("index"), INDEXING, CORES)  # threads of the only job, or jobs

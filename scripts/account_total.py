@@ -14,12 +14,11 @@ def main(
     total: Path,
     text: Path,
     ledger_folder: str,
-    others: str,
 ) -> None:
     """Write the total over all ledgers of the cohort, which include failed and repeated runs, and deleted results.
 
     The folder of ledgers counts. ``ledgers`` are the sealed copies of the present runs, which the folder must contain.
-    ``others``, a hash of the ledgers of other experiments, makes this job run again when these ledgers grow.
+    The rule's ``others``, a hash of the ledgers of other experiments, makes this job run again when these ledgers grow.
     """
     folder = Path(ledger_folder)
     claim(folder, table)
@@ -28,4 +27,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, unread=("others",))

@@ -16,22 +16,14 @@ def main(
     partition: Path,
     table: Path,
     backbone: list[Path],
-    ledger: Path,
-    agreed: Path,
-    predictions: Path,
-    metrics: Path,
-    privacy: Path,
-    text: Path,
-    card: Path,
-    sealed: Path,
     ledger_file: str,
     device: str,
     cohort: Cohort,
 ) -> None:
     """Write predictions and metrics, the privacy statement as JSON and as text, the card of the model, and the seal.
 
-    One job does everything, because each part takes less time than the start of a job. ``ledger``, ``agreed`` and all
-    that is written are in the folder of the model.
+    One job does everything, because each part takes less time than the start of a job. Ledger, plan and all that is
+    written are in the folder of the model.
     """
     keep_freed_memory()
     folder, account = RunFolder(model.parent), Path(ledger_file)
@@ -39,4 +31,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, unread=("ledger", "agreed", "predictions", "metrics", "privacy", "text", "card", "sealed"))

@@ -12,8 +12,6 @@ from zetadp.report.provenance import Cohort
 def main(
     *,
     metrics: list[Path],
-    privacy: list[Path],
-    histories: list[Path],
     accuracy: Path,
     cohort: Cohort,
     networks: Path | None = None,
@@ -22,7 +20,8 @@ def main(
 ) -> None:
     """Draw the metric of the leading network against epsilon.
 
-    The experiment decides on the other figures: other networks, training curves, and confusion of classes.
+    The experiment decides on the other figures: other networks, training curves, and confusion of classes. Statements
+    and histories are in the folders of the metrics.
     """
     runs = tables.collect([path.parent for path in metrics])
     table = tables.table1(runs, cohort)
@@ -38,4 +37,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, unread=("privacy", "histories"))

@@ -16,7 +16,6 @@ from zetadp.report.resultpage import describe_result
 def main(
     *,
     metrics: list[Path],
-    privacy: list[Path],
     total: Path,
     csv: Path,
     md: Path,
@@ -29,7 +28,7 @@ def main(
     """Write accuracy against epsilon in three formats from the same cells, and the table by node as CSV.
 
     ``declared`` is the line on the cohort's origin. ``planned`` is the number of runs of the experiment; a table of
-    fewer runs has a note that the others follow.
+    fewer runs has a note that the others follow. Statements are in the folders of the metrics.
     """
     runs = tables.collect([path.parent for path in metrics])
     table_notes = notes(runs, cohort, read_json(total), planned)
@@ -51,4 +50,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, unread=("privacy",))

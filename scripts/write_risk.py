@@ -14,12 +14,11 @@ def main(
     statements: list[Path],
     audit: list[Path],
     pages: list[Path],
-    pictures: list[Path],
     networks: list[str],
 ) -> None:
     """Write all pages in one job, because each takes less time than the start of a job.
 
-    ``pictures`` are in the folders of ``pages``.
+    Pictures are in the folders of ``pages``.
     """
     for ledger, statement, page, network in zip(ledgers, statements, pages, networks, strict=True):
         risk = Risk.of(ledger, name=read_json(statement)["name"])
@@ -27,4 +26,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, unread=("pictures",))

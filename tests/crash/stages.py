@@ -28,19 +28,20 @@ class Stage:
         Its name.
     arguments
         What its script's ``main``, or its function, was given, in the form of `recorder`.
-    declared
-        Files that it declares to make.
+    needed, declared
+        Files that it declares to need and to make.
     """
 
     rule: str
     arguments: dict[str, Any]
+    needed: list[str]
     declared: list[str]
 
     @classmethod
     def read(cls, file: Path) -> Self:
         """Return what `recorder` wrote down."""
         said = json.loads(file.read_text())
-        return cls(file.stem, said["arguments"], said["made"])
+        return cls(file.stem, said["arguments"], said["needed"], said["made"])
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument as it was given."""
@@ -51,8 +52,8 @@ class Stage:
         return {"rule": self.rule, "arguments": {"dict": self.arguments["dict"] | changes}, "log": log}
 
     def files(self) -> list[str]:
-        """Return all files among the arguments."""
-        return list(_files(self.arguments))
+        """Return all files among the arguments, and those that its rule needs and its program finds by itself."""
+        return [*self.needed, *_files(self.arguments)]
 
 
 def _files(value: Any) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Recorder:
 def recording(run):
     """Return the seam's ``run``, which also writes the first call of each script that ends well to `PLACE`."""
 
-    def instead(main, snakemake=None):
+    def instead(main, snakemake=None, **options):
         snakemake = snakemake or main.__globals__["snakemake"]
 
         @functools.wraps(main)
@@ -48,10 +48,10 @@ def recording(run):
             place = PLACE / f"{snakemake.rule}.json"
             place.parent.mkdir(parents=True, exist_ok=True)
             if not place.exists():
-                made = [str(path) for path in snakemake.output]
-                place.write_text(json.dumps({"arguments": plain(arguments), "made": made}))
+                needed, made = ([str(path) for path in files] for files in (snakemake.input, snakemake.output))
+                place.write_text(json.dumps({"arguments": plain(arguments), "needed": needed, "made": made}))
 
-        run(recorded, snakemake)
+        run(recorded, snakemake, **options)
 
     return instead
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import runpy
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,15 +30,25 @@ def test_every_script_has_a_rule_of_its_name_and_every_rule_a_script_or_a_stage(
     assert all(bool(rule.stage) == (rule.script == "stage") for rule in RULES.values())
 
 
-def agree(rule: Rule, main: Callable[..., None], code: str) -> None:
-    """Check that a rule gives a function what it takes, and runs again when its code changes."""
+def read_in(main: Callable[..., None]) -> set[str]:
+    """Return the names that a function reads."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(main)))
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def agree(rule: Rule, main: Callable[..., None], code: str, unread: Sequence[str] = ()) -> None:
+    """Check that a rule gives a function what it takes, and runs again when its code changes.
+
+    ``unread`` are the names of the rule that order jobs only. Every other one is read.
+    """
     parameters = inspect.signature(main).parameters
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters.values())
     given = [name for directive in ("input", "output", "params") for name in rule.names(directive)]
     assert len(given) == len(set(given)), "one name for two things"
-    given = set(given) - set(TRIGGERS)
+    assert set(unread) <= set(given)
+    given = set(given) - {*TRIGGERS, *unread}
     needed = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
-    assert given <= set(parameters)
+    assert given <= set(parameters) <= read_in(main)
     assert needed <= given | rule.wildcards | {"threads", *rule.names("resources")}
     assert re.search(rf"code=code_of\({code}\),", rule.text)
     # What can run on a GPU asks for one, or two such jobs would share it.
@@ -47,14 +59,15 @@ def agree(rule: Rule, main: Callable[..., None], code: str) -> None:
 @pytest.mark.parametrize("script", [path for path in SCRIPTS if path.stem != "stage"], ids=lambda path: path.stem)
 def test_rule_and_main_agree(script, monkeypatch):
     seen = []
-    monkeypatch.setattr(zetadp.base.workflow, "run", lambda *given: seen.append(given))
+    monkeypatch.setattr(zetadp.base.workflow, "run", lambda *given, unread=(): seen.append((*given, unread)))
     injected = SimpleNamespace()
     module = runpy.run_path(str(script), init_globals={"snakemake": injected}, run_name="__main__")
     # The seam gets this script's main and what Snakemake injected, once.
-    assert seen == [(module["main"],)]
-    assert seen[0][0].__globals__["snakemake"] is injected
+    [(main, unread)] = seen
+    assert main is module["main"]
+    assert main.__globals__["snakemake"] is injected
     rule = OWN[script.stem]
-    agree(rule, module["main"], rf'"scripts/{script.name}"(, TASK_CODE)?(, \*(LAW|ALL_LAWS)_CODE)?')
+    agree(rule, main, rf'"scripts/{script.name}"(, TASK_CODE)?(, \*(LAW|ALL_LAWS)_CODE)?', unread)
     assert ("TASK_CODE" in rule.text) == (script.stem in WITH_TASK)
     assert ("LAW" in rule.text) == (script.stem in WITH_LAW)
 

@@ -13,7 +13,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
@@ -37,13 +37,19 @@ TRIGGERS = ("code", "brought", "stage")
 """Parameters that no script takes: code and a user's files make a job run again, and a stage names its function."""
 
 
-def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN401  (injected by Snakemake)
+def run(
+    main: Callable[..., None],
+    snakemake: Any = None,  # noqa: ANN401  (injected by Snakemake)
+    *,
+    unread: Collection[str] = (),
+) -> None:
     """Call a script's ``main`` with the declarations of its rule.
 
     The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
     are passed if ``main`` has arguments of these names; a resource that is a text is JSON. Paths become `pathlib.Path`,
     several files a list of them. An argument whose type is a dataclass, or a list of them, is made from the JSON object
-    that the rule names.
+    that the rule names. Names in ``unread`` are not passed: a rule declares them for the order of jobs, or to make a job
+    run again, and ``main`` finds such files by itself, in the folder of a run.
     Everything that is logged goes to the rule's log file. The terminal shows warnings, errors and notices, and at most
     one line on the progress of long stages in `PACE_SECONDS` (the logger `PROGRESS`). A `UserError` ends the job with
     its message and without a traceback. Snakemake puts its object among the globals of the script that defines
@@ -57,6 +63,7 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
         for name, value in files.items():
             arguments[name] = Path(value) if isinstance(value, str) else [Path(v) for v in value]
     arguments |= {name: value for name, value in snakemake.params.items() if name not in TRIGGERS}
+    arguments = {name: value for name, value in arguments.items() if name not in unread}
     arguments |= {name: value for name, value in snakemake.wildcards.items() if name in parameters}
     for name, value in snakemake.resources.items():
         if name in parameters:
