@@ -31,13 +31,13 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.accounting import gaussian
+from zetadp.base.complex_images import InverseRoot, Moments, fourier
 from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet, numbers_of
 from zetadp.mri.similarity import nmse, ssim
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
-from zetadp.nn.unet import fourier
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
 
@@ -158,20 +158,10 @@ def whitened_kspace(images: Tensor, epsilon: float = 1e-5) -> Tensor:
 
     It agrees with `to_kspace` and `whiten` of `zetadp.mri.kspace` up to rounding.
     """
-    axes = (-2, -1)
-    k = fourier(images)
-    k = k - k.mean(dim=axes, keepdim=True)
-    n = k[0].numel()
-
-    def covariance(x: Tensor, y: Tensor) -> Tensor:
-        return torch.div((x * y).sum(dim=axes, keepdim=True), n - 1)
-
-    a, b, c = covariance(k.real, k.real), covariance(k.imag, k.imag), covariance(k.real, k.imag)
-    ridge = epsilon * (a + b) / 2
-    a, b = a + ridge, b + ridge
-    s = torch.sqrt(a * b - c * c)
-    t = s * torch.sqrt(a + b + 2 * s)
-    return torch.complex(((b + s) * k.real - c * k.imag) / t, ((a + s) * k.imag - c * k.real) / t)
+    moments = Moments.of(fourier(images, torch))
+    ridge = epsilon * (moments.variance_real + moments.variance_imaginary) / 2
+    root = InverseRoot.of(*moments[2:], ridge, torch)
+    return torch.complex(*root.apply(moments.real, moments.imaginary))
 
 
 def fit_whitening_losses(image: np.ndarray, true: np.ndarray) -> np.ndarray:

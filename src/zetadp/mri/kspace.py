@@ -15,12 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from zetadp.base.complex_images import InverseRoot, Moments, fourier, inverse_fourier
 from zetadp.base.storage import Items, present
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import AXES
-
-PLANE = (-2, -1)
-"""Axes of an image in an array of images."""
 
 
 def to_kspace(image: np.ndarray) -> np.ndarray:
@@ -42,23 +40,19 @@ def to_kspace(image: np.ndarray) -> np.ndarray:
     >>> k.dtype, complex(k[2, 2])
     (dtype('complex64'), (4+0j))
     """
-    return np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(image, axes=PLANE), axes=PLANE, norm="ortho"), axes=PLANE)
+    return fourier(image, np)
 
 
 def to_image(kspace: np.ndarray) -> np.ndarray:
     """Transform k-space to complex images of the same shape: the inverse and the adjoint of `to_kspace`."""
-    return np.fft.fftshift(np.fft.ifft2(np.fft.ifftshift(kspace, axes=PLANE), axes=PLANE, norm="ortho"), axes=PLANE)
+    return inverse_fourier(kspace, np)
 
 
 def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
-    r"""Whiten each complex image so that real and imaginary part are uncorrelated with unit variance.
+    """Whiten each complex image so that real and imaginary part are uncorrelated with unit variance.
 
     The mean over all coefficients of an image is subtracted; then real and imaginary part are multiplied by the inverse
-    square root of their covariance :math:`\Sigma` (denominator n - 1). In closed form, with
-    :math:`a = \Sigma_{rr}`, :math:`b = \Sigma_{ii}`, :math:`c = \Sigma_{ri}`, :math:`s = \sqrt{ab - c^2}` and
-    :math:`t = \sqrt{a + b + 2s}`,
-
-    .. math:: \Sigma^{-1/2} = \frac{1}{st} \begin{pmatrix} b + s & -c \\ -c & a + s \end{pmatrix}.
+    square root of their covariance (`zetadp.base.complex_images.InverseRoot`).
 
     Parameters
     ----------
@@ -82,28 +76,17 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     The k-space of a real image on an even grid has an even real and an odd imaginary part, so its covariance is
     diagonal to rounding, and whitening divides each part by its standard deviation.
     """
-    z = np.asarray(values, dtype=np.complex128)
-    z = z - z.mean(axis=(-2, -1), keepdims=True)
-    n = z.shape[-2] * z.shape[-1]
-    real, imaginary = z.real, z.imag
-
-    def covariance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.asarray((x * y).sum(axis=(-2, -1), keepdims=True) / (n - 1))
-
-    a, b, c = covariance(real, real), covariance(imaginary, imaginary), covariance(real, imaginary)
-    total = a + b
+    moments = Moments.of(np.asarray(values, dtype=np.complex128))
+    total = moments.variance_real + moments.variance_imaginary
     if not np.isfinite(total).all() or (total <= 0).any():
         bad = np.argwhere(~np.isfinite(total[..., 0, 0]) | (total[..., 0, 0] <= 0))
         first = bad[0].tolist()
         raise UserError(
             f"Cannot whiten {len(bad)} image(s) that are constant or not finite; the first is at index {first}."
         )
-    ridge = epsilon * total / 2
-    a, b = a + ridge, b + ridge
-    s = np.sqrt(a * b - c * c)
-    t = np.sqrt(a + b + 2 * s)
-    whitened = ((b + s) * real - c * imaginary + 1j * ((a + s) * imaginary - c * real)) / (s * t)
-    return np.asarray(whitened, dtype=np.complex64)
+    root = InverseRoot.of(*moments[2:], epsilon * total / 2, np)
+    real, imaginary = root.apply(moments.real, moments.imaginary)
+    return np.asarray(real + 1j * imaginary, dtype=np.complex64)
 
 
 def whiten_records(values: np.ndarray) -> np.ndarray:

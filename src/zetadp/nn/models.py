@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.complex_images import inverse_fourier
 from zetadp.base.validation import UserError
 from zetadp.nn.activations import ConjMish, Mish, activation
 from zetadp.nn.layers import Conv2d, Linear, apply_weight
@@ -23,7 +24,7 @@ from zetadp.nn.settings import ONE_DIMENSION, OWN
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.spectral import SpectrogramClassifier
 from zetadp.nn.stacked import blocks, modulus, stack, unstack, uses_ordinary_operations
-from zetadp.nn.unet import UNet, inverse_fourier
+from zetadp.nn.unet import UNet
 
 SIGNAL_POWER = 3.0
 """Power by which the signal's variance falls over the components of a head, from public patients (docs/settings.md)."""
@@ -115,7 +116,7 @@ class ConvolutionalClassifier(nn.Module):
 
     def _stack_images(self, images: Tensor) -> Tensor:
         if self.transform == "fourier":
-            images = inverse_fourier(images)
+            images = inverse_fourier(images, torch)
         return stack(images) if images.is_complex() else images
 
     @staticmethod

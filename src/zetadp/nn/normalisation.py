@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from zetadp.base.complex_images import InverseRoot
 from zetadp.mechanism.contributions import unit_layer
 from zetadp.nn.layers import per_image
 from zetadp.nn.stacked import accepts_complex, blocks, uses_ordinary_operations
@@ -30,11 +31,8 @@ class ComplexGroupNorm(nn.Module):
     r"""Whiten each group of complex channels, then scale and shift each channel by complex parameters.
 
     For each image and group, all :math:`n` complex values are centred and multiplied, as pairs of real and imaginary
-    part, by the inverse square root of their 2x2 covariance (denominator n - 1) with ``epsilon`` on its diagonal. With
-    :math:`a = \Sigma_{rr} + \epsilon`, :math:`b = \Sigma_{ii} + \epsilon`, :math:`c = \Sigma_{ri}`,
-    :math:`s = \sqrt{ab - c^2}`, :math:`t = \sqrt{a + b + 2s}`,
-
-    .. math:: W = \frac{1}{st} \begin{pmatrix} b + s & -c \\ -c & a + s \end{pmatrix}.
+    part, by the inverse square root of their 2x2 covariance (denominator n - 1) with ``epsilon`` on its diagonal
+    (`zetadp.base.complex_images.InverseRoot`).
 
     The closed form has the same value as a singular value decomposition. Unlike that, it has finite gradients where the
     two eigenvalues are equal (circular groups, constant groups), so one degenerate image cannot spoil a round.
@@ -94,12 +92,8 @@ def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) 
     real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(1)
     var_real, var_imaginary = (part.square().sum(-1, keepdim=True) / (n - 1) for part in (real, imaginary))
     c = (real * imaginary).sum(-1, keepdim=True) / (n - 1)
-    a, b = var_real + epsilon, var_imaginary + epsilon
-    # As in `_Root.of`: rounding cannot make it zero or negative.
-    s = torch.sqrt((var_real * var_imaginary - c * c).clamp_min(0) + epsilon * (var_real + b))
-    k = 1 / (s * torch.sqrt(a + b + 2 * s))
-    real, imaginary = ((b + s) * k * real - c * k * imaginary), ((a + s) * k * imaginary - c * k * real)
-    real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in (real, imaginary))
+    root = InverseRoot.of(var_real, var_imaginary, c, epsilon, torch)
+    real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in root.apply(real, imaginary))
     return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
 
 
@@ -110,13 +104,11 @@ def _scale_and_shift(module: ComplexGroupNorm, images: int) -> tuple[Tensor, ...
 
 
 class _Root(NamedTuple):
-    """The inverse square root W of the covariance of each image and group, and the values it was computed from.
+    """The inverse square root W of the covariance of each image and group, with s and t (`InverseRoot`).
 
     All have shape (image, group), except ``rows``, the elements of W row by row, which has shape (image, 4, group).
     """
 
-    a: Tensor
-    b: Tensor
     s: Tensor
     t: Tensor
     rows: Tensor
@@ -125,12 +117,8 @@ class _Root(NamedTuple):
     def of(cls, moments: Tensor, epsilon: float) -> _Root:
         """Return the root for variances of real and imaginary parts and their covariance, shape (image, 3, group)."""
         var_real, var_imaginary, c = moments.unbind(1)
-        a, b = var_real + epsilon, var_imaginary + epsilon
-        # This is ab - c^2, written so that rounding cannot make it zero or negative where all values lie on a line.
-        determinant = (var_real * var_imaginary - c * c).clamp_min(0)
-        s = torch.sqrt(determinant + epsilon * (var_real + b))
-        t = torch.sqrt(a + b + 2 * s)
-        return cls(a, b, s, t, rows=torch.stack((b + s, -c, -c, a + s), dim=1) / (s * t).unsqueeze(1))
+        s, t, real, mixed, imaginary = InverseRoot.of(var_real, var_imaginary, c, epsilon, torch)
+        return cls(s, t, rows=torch.stack((real, mixed, mixed, imaginary), dim=1))
 
     def moments_gradient(self, of_rows: Tensor, moments: Tensor, epsilon: float) -> Tensor:
         """Return the gradient of the moments, shape (image, 3, group), for that of ``rows``."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.complex_images import PLANE, fourier, inverse_fourier
 from zetadp.mechanism.contributions import unit_layer
 from zetadp.nn.activations import activation
 from zetadp.nn.layers import Conv2d, per_image
@@ -22,8 +23,6 @@ from zetadp.nn.stacked import stack, unstack
 
 if TYPE_CHECKING:
     from zetadp.nn.settings import NetworkSettings
-
-AXES = (-2, -1)
 
 
 @unit_layer
@@ -45,8 +44,8 @@ class DataConsistency(nn.Module):
         """
         weight = per_image(self.weight, len(image), 1)[..., None]
         line = (measured != 0).any(dim=1, keepdim=True)
-        predicted = fourier(image)
-        return inverse_fourier(predicted + weight * line * (measured - predicted))
+        predicted = fourier(image, torch)
+        return inverse_fourier(predicted + weight * line * (measured - predicted), torch)
 
 
 class UNet(nn.Module):
@@ -114,25 +113,11 @@ class UNet(nn.Module):
         its standard deviation, and the output has the scale of the input.
         """
         measured = kspace[:, 0]
-        zero_filled = inverse_fourier(measured)
-        scale = zero_filled.abs().std(dim=AXES, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        zero_filled = inverse_fourier(measured, torch)
+        scale = zero_filled.abs().std(dim=PLANE, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
         x = stack((zero_filled / scale)[:, None])
         image = unstack(x + self.correction(x))[:, 0]
         consistent = self.consistency(image, measured / scale)
         # The clamp gives the modulus a slope at zero, where it is not differentiable.
         magnitude: Tensor = (consistent.real.square() + consistent.imag.square()).clamp_min(1e-12).sqrt() * scale
         return magnitude
-
-
-def fourier(image: Tensor) -> Tensor:
-    """Transform complex images to centred k-space over the last two axes, like `zetadp.mri.kspace.to_kspace`."""
-    shifted = torch.fft.ifftshift(image, dim=AXES)
-    kspace: Tensor = torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=AXES)
-    return kspace
-
-
-def inverse_fourier(kspace: Tensor) -> Tensor:
-    """Transform centred k-space to complex images over the last two axes, like `zetadp.mri.kspace.to_image`."""
-    shifted = torch.fft.ifftshift(kspace, dim=AXES)
-    image: Tensor = torch.fft.fftshift(torch.fft.ifft2(shifted, norm="ortho"), dim=AXES)
-    return image

@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from zetadp.base.complex_images import fourier, inverse_fourier
 from zetadp.mechanism.contributions import knows_units
 from zetadp.mri.kspace import to_image
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
-from zetadp.nn.unet import DataConsistency, UNet, fourier, inverse_fourier
+from zetadp.nn.unet import DataConsistency, UNet
 from zetadp.training.round import Phase
 
 FAMILIES = ("unet", "real_unet")
@@ -32,14 +33,14 @@ def measured(items: int, seed: int = 0) -> torch.Tensor:
 
 def test_full_consistency_puts_the_measured_lines_in_place():
     layer, lines = DataConsistency(), measured(3)[:, 0]
-    image = inverse_fourier(measured(3, seed=1)[:, 0] + measured(3, seed=2)[:, 0])
+    image = inverse_fourier(measured(3, seed=1)[:, 0] + measured(3, seed=2)[:, 0], torch)
     there = (lines != 0).any(dim=1, keepdim=True).expand_as(lines)
-    found = fourier(layer(image, lines))
+    found = fourier(layer(image, lines), torch)
     torch.testing.assert_close(found[there], lines[there])
-    torch.testing.assert_close(found[~there], fourier(image)[~there])
+    torch.testing.assert_close(found[~there], fourier(image, torch)[~there])
     nn.init.constant_(layer.weight, 0.25)
-    mixed = 0.75 * fourier(image) + 0.25 * lines
-    torch.testing.assert_close(fourier(layer(image, lines))[there], mixed[there])
+    mixed = 0.75 * fourier(image, torch) + 0.25 * lines
+    torch.testing.assert_close(fourier(layer(image, lines), torch)[there], mixed[there])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
