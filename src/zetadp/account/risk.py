@@ -21,15 +21,14 @@ from zetadp.account.exposure import Run, declared_together, distinct, noise_of, 
 from zetadp.accounting import composition
 from zetadp.accounting.composition import Exposure
 from zetadp.accounting.threat import NoiseSource, Unit
+from zetadp.base.epsilon import FALSE_ALARMS, LARGEST_EXPONENT
 from zetadp.base.validation import UserError, in_range
 
 CANDIDATES = (2, 10, 100, 1000)
 """Numbers of equally likely candidates, of which an attacker names one."""
 DELTAS = (1e-3, 1e-5, 1e-6)
-FALSE_ALARMS = (0.01, 0.05, 0.1)
 DRAWN = (0.0, *(10 ** (-3 + 3 * place / 59) for place in range(60)))
 """Rates of false alarms at which the trade-off curve is drawn."""
-_MOST_EXPONENT = 700.0
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Shares of delta at which `Risk.odds` looks for the smallest bound."""
 
@@ -109,7 +108,7 @@ class Risk:
         # An odometer holds for a share that was chosen before, and not for the smallest of several.
         shares = _SHARES if self.beforehand else _SHARES[2:3]
         loss = min(self.epsilon(share * delta) - math.log1p(-share) for share in shares)
-        return math.exp(loss) if loss < _MOST_EXPONENT else math.inf
+        return math.exp(loss) if loss < LARGEST_EXPONENT else math.inf
 
     def right_guesses(self, candidates: int, delta: float) -> float:
         r"""Return the largest share of attacks that name the right one of ``candidates`` equally likely candidates.
@@ -123,7 +122,7 @@ class Risk:
             return 1.0
         if self.curved:
             return min(1.0, 1 - self._missed([1 / candidates])[0])
-        return min(1.0, math.exp(min(self.epsilon(delta), _MOST_EXPONENT)) / candidates + delta)
+        return min(1.0, math.exp(min(self.epsilon(delta), LARGEST_EXPONENT)) / candidates + delta)
 
     def misses(self, false_alarms: Sequence[float]) -> list[float] | None:
         """Return the smallest miss rates for rates of false alarms, or None if no curve is computed."""
@@ -167,14 +166,3 @@ def _weakest(exposures: Iterable[Exposure]) -> tuple[Exposure, ...]:
         if kind.sampling_probability > largest.get(alike, 0.0):
             found[alike], largest[alike] = exposure, kind.sampling_probability
     return tuple(found.values())
-
-
-def percent_up(share: float) -> str:
-    """Return a share in percent, rounded up: it is a bound.
-
-    Examples
-    --------
-    >>> percent_up(0.18551)
-    '18.6 %'
-    """
-    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):.1f} %"

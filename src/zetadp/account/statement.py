@@ -38,15 +38,15 @@ from zetadp.accounting import composition
 from zetadp.accounting.composition import Exposure
 from zetadp.accounting.events import NodeHistory
 from zetadp.accounting.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, NoiseSource, Unit
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import FALSE_ALARMS, rounded_up
 from zetadp.base.storage import write_json, write_text
 from zetadp.base.templates import template
 from zetadp.base.validation import UserError
 
-FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+CURVE = (0.001, *FALSE_ALARMS, 0.2, 0.3, 0.5, 0.7, 0.9)
+"""Rates of false alarms at which a statement has points of its trade-off curve."""
 SMALL_DELTAS = (1e-5, 1e-6)
 RECORDS_OF_ONE_PERSON = (2, 6)
-_FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
 _HEADER_BYTES = 8
 
 
@@ -368,7 +368,7 @@ def _percent_down(rate: float) -> str:
 def _points(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
     """Return the points of a trade-off curve that stand in the text."""
     misses = dict(zip(curve["false_alarms"], curve["misses"], strict=True))
-    return [(rate, misses[rate]) for rate in _FALSE_ALARMS_IN_TEXT]
+    return [(rate, misses[rate]) for rate in FALSE_ALARMS]
 
 
 @cache
@@ -456,10 +456,10 @@ def _curve(runs: Sequence[Run], totals: Mapping[str, Exposure], unit: Unit) -> d
     if any(run.images for run in runs) or not (declared_together(runs) and _follows_from_node(runs)):
         return None
     kinds = distinct(totals.values())
-    curves = [composition.trade_off(total, FALSE_ALARMS) for total in kinds]
+    curves = [composition.trade_off(total, CURVE) for total in kinds]
     return {
         "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",
-        "false_alarms": list(FALSE_ALARMS),
+        "false_alarms": list(CURVE),
         "misses": [min(rates) for rates in zip(*curves, strict=True)],
     }
 

@@ -25,7 +25,7 @@ from zetadp.account.register import REGISTER
 from zetadp.account.statement import Statement, head_in, last_statement, spent
 from zetadp.accounting import composition
 from zetadp.base.differences import differences
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import LARGEST_EXPONENT, rounded_up
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import content_hash, read_json
 from zetadp.base.validation import UserError, shown
@@ -34,7 +34,6 @@ AGREE = 0.01
 """Two accountants may differ by this share, because each rounds up."""
 _ROUNDING = 1e-6
 """Values computed on different processors differ by less than this."""
-_LARGEST_EXPONENT = 700.0
 _OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "cohort_unit", "threat")
 """What plan and ledger declare in the same words."""
 
@@ -308,7 +307,7 @@ def recomputed_epsilon(releases: Sequence[tuple[float, float, int]], delta: floa
 def _epsilon_one_way(releases: Sequence[tuple[float, float, int]], delta: float, *, added: bool) -> float:
     points = 1 << 20
     spread = sum(
-        count * min(probability**2 * np.expm1(min(noise**-2, _LARGEST_EXPONENT)), probability / noise**2)
+        count * min(probability**2 * np.expm1(min(noise**-2, LARGEST_EXPONENT)), probability / noise**2)
         for probability, noise, count in releases
     )
     width = max(40.0, 30 * math.sqrt(spread) + 2 * spread)
@@ -327,7 +326,7 @@ def _epsilon_one_way(releases: Sequence[tuple[float, float, int]], delta: float,
         total *= np.fft.rfft(np.roll(weights, -(points // 2))) ** count
     masses = np.maximum(np.fft.irfft(total, points)[: points // 2], 0)
     # delta(epsilon) = sum over losses above epsilon of (1 - exp(epsilon - loss)) p(loss), which falls with epsilon.
-    losses = np.minimum(np.arange(points // 2) * interval, _LARGEST_EXPONENT)
+    losses = np.minimum(np.arange(points // 2) * interval, LARGEST_EXPONENT)
     above, weighted = (np.cumsum(each[::-1])[::-1] for each in (masses, masses * np.exp(-losses)))
     enough = above - np.exp(losses) * weighted <= delta
     return float(losses[int(np.argmax(enough))]) if enough.any() else math.inf

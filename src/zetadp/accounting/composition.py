@@ -26,7 +26,7 @@ import numpy as np
 from zetadp.accounting import gaussian
 from zetadp.accounting.events import MOST_RELEASES, Event
 from zetadp.accounting.kinds import FEW_UNITS, Kind, gaussian_event
-from zetadp.base.epsilon import DELTAS
+from zetadp.base.epsilon import DELTAS, LARGEST_EXPONENT
 from zetadp.base.validation import UserError, positive
 from zetadp.base.workflow import PROGRESS, only_errors
 
@@ -231,8 +231,7 @@ def central_limit_mu(sampling_probability: float, noise_multiplier: float, round
     that uses it, and as a first guess.
     """
     positive(noise_multiplier=noise_multiplier)
-    # Beyond the largest exponent of a double there is no privacy, whatever the exact value.
-    return sampling_probability * math.sqrt(rounds * math.expm1(min(noise_multiplier**-2, 700.0)))
+    return sampling_probability * math.sqrt(rounds * math.expm1(min(noise_multiplier**-2, LARGEST_EXPONENT)))
 
 
 def central_limit_noise(mu: float, sampling_probability: float, rounds: int) -> float:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from zetadp.base.epsilon import LARGEST_EXPONENT
 from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ FEW_UNITS = 8
 """Up to this many units of a person, every number of units that a round can draw is considered."""
 _LEFT_OUT = 1e-15
 """Probability that a round draws more units of a person than are considered. Delta and epsilon are charged for it."""
-_LARGEST_EXPONENT = 700.0
 
 
 class Kind(ABC):
@@ -316,7 +316,7 @@ def sum_variance(mean: float, noise_multiplier: float, units: int = 1) -> float:
     units
         Units of the person.
     """
-    many_rounds = mean**2 * math.expm1(min(noise_multiplier**-2, _LARGEST_EXPONENT))
+    many_rounds = mean**2 * math.expm1(min(noise_multiplier**-2, LARGEST_EXPONENT))
     few_rounds = mean * units / noise_multiplier**2
     return min(many_rounds, few_rounds)
 

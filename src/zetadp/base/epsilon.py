@@ -16,6 +16,10 @@ SMALLEST_DELTA = 1e-10
 """Smallest delta. Below it, rounding errors of the Fourier transform that composes distributions matter."""
 USELESS = 1000
 """Largest epsilon of a person that is a guarantee of any use."""
+LARGEST_EXPONENT = 700.0
+"""Largest exponent whose power of e is a double. Beyond it there is no privacy, whatever the exact value."""
+FALSE_ALARMS = (0.01, 0.05, 0.1)
+"""Rates of false alarms for which texts and pages say how many people the best attack finds or misses."""
 
 _UNCLIPPED = "unclipped"
 
@@ -49,6 +53,17 @@ def rounded_up(value: float | str, digits: int = 4) -> str:
     exact = Decimal(repr(number))
     unit = Decimal((0, (1,), exact.adjusted() - digits + 1))
     return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"
+
+
+def percent_up(share: float) -> str:
+    """Return a share in percent, rounded up: it is a bound.
+
+    Examples
+    --------
+    >>> percent_up(0.18551)
+    '18.6 %'
+    """
+    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):.1f} %"
 
 
 def describe_guarantee(value: float | str) -> str:

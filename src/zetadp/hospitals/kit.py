@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
-from zetadp.account.risk import Risk, percent_up
+from zetadp.account.risk import Risk
 from zetadp.accounting import composition
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import percent_up, rounded_up
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError, shown
 from zetadp.hospitals.certificates import checked_server, fingerprint

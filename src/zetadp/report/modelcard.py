@@ -8,7 +8,7 @@ from typing import Any
 
 from zetadp.account.statement import spent
 from zetadp.accounting.threat import MASKED_SUMS, PERSONS, NoiseSource, arm_shown
-from zetadp.base.epsilon import describe_guarantee, rounded_up
+from zetadp.base.epsilon import FALSE_ALARMS, describe_guarantee, percent_up, rounded_up
 from zetadp.base.runfolder import RunName
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
@@ -16,9 +16,6 @@ from zetadp.report import notes
 from zetadp.report.provenance import Cohort
 from zetadp.report.rendering import render_template, to_markdown
 from zetadp.training.task import Words
-
-FALSE_ALARM = 0.01
-"""Share of wrongly accused people for which the card states the power of an attack."""
 
 KINDS = {
     "complex": "complex-valued convolutional network",
@@ -121,14 +118,14 @@ def _describe_network(network: NetworkSettings) -> str:
 
 
 def _power(curve: Mapping[str, list[float]] | None) -> str:
-    """Return the power of an attack at `FALSE_ALARM`, rounded up: tighter than the bound from one epsilon and delta.
+    """Return the power of an attack at the first of `FALSE_ALARMS`, rounded up.
 
-    The result is empty if the curve is unknown.
+    It is tighter than the bound from one epsilon and delta. The result is empty if the curve is unknown.
     """
     if curve is None:
         return ""
-    missed = dict(zip(curve["false_alarms"], curve["misses"], strict=True))[FALSE_ALARM]
-    return f"{math.ceil(1000 * (1 - missed) - 1e-9) / 1000:.1%}"
+    missed = dict(zip(curve["false_alarms"], curve["misses"], strict=True))[FALSE_ALARMS[0]]
+    return percent_up(1 - missed)
 
 
 def _class_table(metrics: Mapping[str, Any]) -> Sheet:

@@ -12,11 +12,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from zetadp.account.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
+from zetadp.account.risk import CANDIDATES, DELTAS, DRAWN, Risk
 from zetadp.account.statement import cited_laws, does_not_cover
 from zetadp.account.totals import Total
 from zetadp.accounting.threat import Sums
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import FALSE_ALARMS, percent_up, rounded_up
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from zetadp.account.declaration import Declaration
 from zetadp.account.ledger import Ledger
-from zetadp.account.risk import CANDIDATES, Risk, percent_up
+from zetadp.account.risk import CANDIDATES, Risk
 from zetadp.accounting import composition, gaussian
 from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.candidates import attack_candidates
@@ -23,6 +23,7 @@ from zetadp.audit.detection import Claim, Errors
 from zetadp.audit.inversion import KIND
 from zetadp.audit.suite import frame
 from zetadp.audit.trainings import Audited, AuditResult
+from zetadp.base.epsilon import percent_up
 from zetadp.cli.commands import main
 from zetadp.report.rendering import to_csv
 from zetadp.report.riskpage import Evidence, headline, risk_figure, write_risk

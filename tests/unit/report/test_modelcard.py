@@ -56,7 +56,7 @@ def test_all_trainings_of_a_run_lead_on_the_card(tmp_path):
     together = {"number": 1, "epsilon_together": 12.7612, "seeded": 0, "trade_off": curve}
     text = card(tmp_path, changed={"epsilon": 7.9981, "earlier_attempts": together})
     assert "sees every model of all trainings of this run" in text
-    assert "finds at most 50.0% of those who did" in text
+    assert "finds at most 50.0 % of those who did" in text
     assert "(ε = 12.77, δ = 0.001, per patient; the last training alone ε = 7.999)" in text
     unknown = card(tmp_path, changed={"epsilon": 7.9981, "earlier_attempts": together | {"trade_off": None}})
     assert "ε = 12.77 at δ = 0.001 per patient, for all trainings of this run together" in unknown
