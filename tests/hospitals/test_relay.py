@@ -21,7 +21,6 @@ from flwr.proto.fleet_pb2 import (
 )
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from hospitals.sites import (
     KEY,
     OFTEN,
@@ -37,7 +36,7 @@ from hospitals.sites import (
 from zetadp.account.register import START, Link
 from zetadp.accounting.events import entries_of
 from zetadp.base.validation import UserError
-from zetadp.hospitals.certificates import make_credentials
+from zetadp.hospitals.certificates import make_credentials, public_bytes
 from zetadp.hospitals.coordinator import Coordinator
 from zetadp.hospitals.launcher import free_port
 from zetadp.hospitals.masks import Place
@@ -99,7 +98,7 @@ class Impostor:
         return answer.FromString(found.content)
 
     def sign_on(self):
-        request = ActivateNodeRequest(public_key=public_key_to_bytes(KEY.public_key()), heartbeat_interval=10)
+        request = ActivateNodeRequest(public_key=public_bytes(KEY.public_key()), heartbeat_interval=10)
         self.node = Node(node_id=self.post("activate-node", request, ActivateNodeResponse).node_id)
 
     def pull(self):

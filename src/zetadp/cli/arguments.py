@@ -136,7 +136,7 @@ def log_to_terminal(site: str, *, as_json: bool = False) -> None:
     logging.getLogger("zetadp").setLevel(logging.INFO)
     logging.getLogger("zetadp").propagate = False
     logging.getLogger().setLevel(logging.WARNING)
-    import flwr.common.logger  # noqa: F401  (it sets its own level)
+    import flwr.common  # noqa: F401  (it sets the level of its logger)
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
 

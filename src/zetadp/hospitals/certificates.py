@@ -181,6 +181,11 @@ def _read(path: Path, parse: Callable[[bytes], Parsed], expected: str) -> Parsed
         raise UserError(f"Expected {path} to hold {expected}, found something else: {error}.") from error
 
 
+def public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
+    """Return a public key in PEM, as files, rosters and Flower have it."""
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
 def fingerprint(certificate: Path) -> str:
     """Return the SHA-256 of a certificate, as OpenSSL prints it."""
     return read_certificate(certificate).fingerprint(hashes.SHA256()).hex(":").upper()
@@ -250,9 +255,8 @@ def make_credentials(folder: Path, nodes: Sequence[str] = (), hosts: Sequence[st
 def make_node_key(public: Path, private: Path) -> None:
     """Make a node's key pair: the public key in PEM for the server, the private one in OpenSSH's form."""
     key = make_private_key(private)
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
     try:
-        public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, form))
+        public.write_bytes(public_bytes(key.public_key()))
     except OSError:
         private.unlink()  # half a pair is useless, and would block the next attempt
         raise

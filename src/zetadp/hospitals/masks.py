@@ -39,7 +39,7 @@ from torch import Tensor
 from zetadp.base.reading import read
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError, checked_name, shown
-from zetadp.hospitals.certificates import check_signature, signature
+from zetadp.hospitals.certificates import check_signature, public_bytes, signature
 from zetadp.training.plan import Plan
 
 MEMBER, ROSTER, VALUE, TRANSCRIPT = (f"zetadp {what} 1" for what in ("member", "roster", "fresh value", "masked sum"))
@@ -117,7 +117,7 @@ class Member:
             raise UserError(f"{refusal}: Expected purpose {MEMBER}, found {shown(self.purpose)}.")
         try:
             # Both are written in one way alone, so that equal keys are equal texts.
-            is_canonical = (_point(self.public), _pem(self.verifier)) == (self.agreement, self.signing)
+            is_canonical = (_point(self.public), public_bytes(self.verifier).decode()) == (self.agreement, self.signing)
         except (ValueError, TypeError):
             is_canonical = False
         if not is_canonical:
@@ -140,7 +140,7 @@ class Member:
         """
         plan.place(name)
         content = {"purpose": MEMBER, "plan": plan.digest, "name": name}
-        content |= {"agreement": _point(agreement.public_key()), "signing": _pem(signing.public_key())}
+        content |= {"agreement": _point(agreement.public_key()), "signing": public_bytes(signing.public_key()).decode()}
         return cls(**content, signature=signature(content, signing))
 
     @cached_property
@@ -236,7 +236,7 @@ class Roster:
 
     def check_own(self, name: str, agreement: ec.EllipticCurvePrivateKey, signing: ec.EllipticCurvePrivateKey) -> None:
         """Refuse a roster with keys that are not the hospital's."""
-        member, keys = self.member(name), (_point(agreement.public_key()), _pem(signing.public_key()))
+        member, keys = self.member(name), (_point(agreement.public_key()), public_bytes(signing.public_key()).decode())
         for purpose, stated, key in zip(
             ("agreement", "signing"), (member.agreement, member.signing), keys, strict=True
         ):
@@ -463,8 +463,3 @@ def _point(key: ec.EllipticCurvePublicKey) -> str:
     """Return a public key as a compressed point."""
     form = serialization.PublicFormat.CompressedPoint
     return key.public_bytes(serialization.Encoding.X962, form).hex()
-
-
-def _pem(key: ec.EllipticCurvePublicKey) -> str:
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return key.public_bytes(serialization.Encoding.PEM, form).decode()

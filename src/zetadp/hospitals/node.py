@@ -32,11 +32,11 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from zetadp.base.validation import UserError, needs_a_person, shown
+from zetadp.hospitals.certificates import public_bytes
 from zetadp.hospitals.health import Health
 from zetadp.hospitals.hospital import Hospital, load_hospital
 from zetadp.hospitals.masks import Place
@@ -137,7 +137,7 @@ class Uplink:
         """
         logged = ""
         self.health.away.set(1)
-        request = ActivateNodeRequest(public_key=public_key_to_bytes(self.public), heartbeat_interval=LIFE_SECONDS)
+        request = ActivateNodeRequest(public_key=public_bytes(self.public), heartbeat_interval=LIFE_SECONDS)
         self.sign_off()
         while True:
             try:

@@ -17,16 +17,14 @@ from typing import Self
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from fastapi import FastAPI
-from flwr.app import Message
+from flwr.app import Message, Metadata
 from flwr.app.message import make_message
-from flwr.app.metadata import Metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
@@ -38,7 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from zetadp.base.validation import UserError, shown
-from zetadp.hospitals.certificates import Credentials
+from zetadp.hospitals.certificates import Credentials, public_bytes
 from zetadp.hospitals.protocol import (
     LIFE_SECONDS,
     Answer,
@@ -152,7 +150,7 @@ class SuperLink:
         limit: int = 1 << 24,
     ) -> None:
         self.keys = dict(keys)
-        self._keys = {name: public_key_to_bytes(key) for name, key in keys.items()}
+        self._keys = {name: public_bytes(key) for name, key in keys.items()}
         self._lifetime = lifetime
         self._nodes: dict[str, tuple[int, str]] = {}
         self._checked_at = float("-inf")
