@@ -88,7 +88,7 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
                 small = Event("node-01", number, 20, 10.0, 1.0, NoisySum(0.5, 2.0))
                 ledger.record([small, Event("node-02", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
     paths = {"total": tmp_path / "total.json", "text": tmp_path / "total.txt", "table": index(tmp_path / "index.csv")}
-    stage("account_total", ledgers=[], **paths, ledger_folder=str(own), others="")
+    stage("account_total", ledgers=[], **paths, ledger_folder=str(own))
     nodes = json.loads(paths["total"].read_text())["private_rows"]["nodes"]
     expected = composition.epsilon_any_time({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
     assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)

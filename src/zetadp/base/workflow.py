@@ -48,12 +48,11 @@ def run(
     The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
     are passed if ``main`` has arguments of these names; a resource that is a text is JSON. Paths become `pathlib.Path`,
     several files a list of them. An argument whose type is a dataclass, or a list of them, is made from the JSON object
-    that the rule names. Names in ``unread`` are not passed: a rule declares them for the order of jobs, or to make a job
-    run again, and ``main`` finds such files by itself, in the folder of a run.
-    Everything that is logged goes to the rule's log file. The terminal shows warnings, errors and notices, and at most
-    one line on the progress of long stages in `PACE_SECONDS` (the logger `PROGRESS`). A `UserError` ends the job with
-    its message and without a traceback. Snakemake puts its object among the globals of the script that defines
-    ``main``.
+    that the rule names. Names in ``unread`` are not passed: a rule declares them for the order of jobs, or to make a
+    job run again, and ``main`` finds such files by itself, in the folder of a run. Everything that is logged goes to
+    the rule's log file. The terminal shows warnings, errors and notices, and at most one line on the progress of long
+    stages in `PACE_SECONDS` (the logger `PROGRESS`). A `UserError` ends the job with its message and without a
+    traceback. Snakemake puts its object among the globals of the script that defines ``main``.
     """
     snakemake = snakemake or main.__globals__["snakemake"]
     _open_log(Path(snakemake.log[0]))

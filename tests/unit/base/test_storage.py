@@ -134,7 +134,8 @@ def test_json_holds_numbers_of_numpy_paths_and_infinities(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        *((text, r"Cannot read .*a\.json as JSON") for text in (b"{", b"", b"\xff\xfe", None)),
+        *((text, r"Cannot read .*a\.json as JSON") for text in (b"{", b"", b"\xff\xfe")),
+        (None, r"Expected the file .*a\.json, found none"),
         (b"[1]", r"Expected a JSON object in .*a\.json, found list"),
     ],
 )
