@@ -64,44 +64,44 @@ def work(paper: str, data: dict[str, str], options: list[str], size: str = sizes
         One of `papers.sizes.SIZES`.
     """
     declared = yaml.safe_load((ROOT / f"papers/{paper}/paper.yaml").read_text(encoding="utf-8"))
-    found, audited = Work(), []
+    plan, audited = Work(), []
     scenarios = declared.get("scenarios", []) + (declared.get("whole", []) if size != sizes.SHORT else [])
     for scenario, needs in _needs(scenarios):
         fetched = needs in declared.get("fetched", []) and size != sizes.SMOKE
         if needs is not None and needs not in data and not fetched:
-            found.left_out.append(f"{scenario}, which needs {needs}")
+            plan.left_out.append(f"{scenario}, which needs {needs}")
             continue
         files = [scenario]
         content = sizes.content(scenario, sizes.SHORT)
         if size == sizes.SMOKE:
             overlay = sizes.smoke(content)
             if not overlay["runs"]:
-                found.left_out.append(f"{scenario}, which has no small form")
+                plan.left_out.append(f"{scenario}, which has no small form")
                 continue
             files.append(f"{sizes.tables(size)}/{paper}/{Path(scenario).stem}.yaml")
-            found.overlays[files[-1]] = yaml.safe_dump(overlay)
+            plan.overlays[files[-1]] = yaml.safe_dump(overlay)
         folder = {"source": "folder", "folder": data[needs]} if needs in data else None
-        given = ["--config", f"cohort={json.dumps(folder)}"] if folder else []
-        command = ["snakemake", *options, "--configfile", *files, *given]
-        found.commands.append([*command, *OF_CODE])
+        overrides = ["--config", f"cohort={json.dumps(folder)}"] if folder else []
+        command = ["snakemake", *options, "--configfile", *files, *overrides]
+        plan.commands.append([*command, *OF_CODE])
         if sizes.of_brains(content) and (scenario == declared.get("audit") or not audited):
             audited = [["snakemake", "audit", *command[1:]]]
-    found.commands += audited
+    plan.commands += audited
     last = [f"paper={paper}", f"size={size}", *([f"data={json.dumps(data)}"] if data else [])]
-    found.commands.append(["snakemake", *options, "--snakefile", "papers/Snakefile", "--config", *last])
+    plan.commands.append(["snakemake", *options, "--snakefile", "papers/Snakefile", "--config", *last])
     for name, how in declared.get("programs", {}).items():
         if how.get("data", None) not in {None, *data}:
-            found.left_out.append(f"{name}, which needs {how['data']}")
+            plan.left_out.append(f"{name}, which needs {how['data']}")
         elif size == sizes.SMOKE and "smoke" not in how:
-            found.left_out.append(f"{name}, which has no small form")
+            plan.left_out.append(f"{name}, which has no small form")
         elif size != sizes.WHOLE and how.get("size") == sizes.WHOLE:
-            found.left_out.append(f"{name}, which SIZE=whole runs")
-    return found
+            plan.left_out.append(f"{name}, which SIZE=whole runs")
+    return plan
 
 
 def _needs(scenarios: list[Any]) -> list[tuple[str, str | None]]:
     """Return the files of scenarios and the name of the data that each needs."""
-    return [(each, None) if isinstance(each, str) else next(iter(each.items())) for each in scenarios]
+    return [(scenario, None) if isinstance(scenario, str) else next(iter(scenario.items())) for scenario in scenarios]
 
 
 def main() -> int:
@@ -112,19 +112,19 @@ def main() -> int:
     parser.add_argument("--cores", default="all")
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--dry-run", action="store_true")
-    given = parser.parse_args()
-    data = {name: folder for name, _, folder in (each.partition("=") for each in given.data) if folder}
-    options = ["--cores", given.cores, "--rerun-incomplete"]
-    options += ["--dry-run"] if given.dry_run else []
-    wanted = work(given.paper, data, options, given.size)
-    for each in wanted.left_out:
-        sys.stderr.write(f"Left out: {each}.\n")
-    for file, text in wanted.overlays.items():
+    arguments = parser.parse_args()
+    data = {name: folder for name, _, folder in (pair.partition("=") for pair in arguments.data) if folder}
+    options = ["--cores", arguments.cores, "--rerun-incomplete"]
+    options += ["--dry-run"] if arguments.dry_run else []
+    plan = work(arguments.paper, data, options, arguments.size)
+    for reason in plan.left_out:
+        sys.stderr.write(f"Left out: {reason}.\n")
+    for file, text in plan.overlays.items():
         write_text(ROOT / file, text)
-    environment = {**os.environ, sizes.VARIABLE: given.size}
-    for _, *arguments in wanted.commands:
+    environment = {**os.environ, sizes.VARIABLE: arguments.size}
+    for _, *rest in plan.commands:
         # Snakemake of this Python, which also runs the jobs.
-        command = [sys.executable, "-m", "snakemake", *arguments]
+        command = [sys.executable, "-m", "snakemake", *rest]
         done = subprocess.run(command, cwd=ROOT, check=False, env=environment)
         if done.returncode:
             return done.returncode

@@ -65,18 +65,18 @@ def features(data: str, kind: str, part: Part) -> np.ndarray:
         digits.
     """
     if kind == "axes":
-        own = features(data, "encoder", part)[:, : len(encoder().parts[0].variances)]
-        return own / np.linalg.norm(own, axis=1, keepdims=True)
+        values = features(data, "encoder", part)[:, : len(encoder().parts[0].variances)]
+        return values / np.linalg.norm(values, axis=1, keepdims=True)
     path = KEPT / f"{data}-{kind}-{part}.npy"
     if not path.is_file():
-        own = images(data, part)[0]
+        values = images(data, part)[0]
         # Scattering takes longest, and the encoder needs it as well.
         coefficients = features(data, "scattering", part) if kind == "encoder" else None
-        starts = range(0, len(own), PASS)
-        found = [_features(kind, own[at : at + PASS], _rows(coefficients, at)) for at in starts]
+        starts = range(0, len(values), PASS)
+        parts = [_features(kind, values[at : at + PASS], _rows(coefficients, at)) for at in starts]
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as temporary, temporary.open("wb") as file:
-            np.save(file, torch.cat(found).numpy())
+            np.save(file, torch.cat(parts).numpy())
     return np.load(path)
 
 
@@ -85,8 +85,8 @@ def _rows(coefficients: np.ndarray | None, start: int) -> torch.Tensor | None:
 
 
 @torch.no_grad()
-def _features(kind: str, found: np.ndarray, coefficients: torch.Tensor | None) -> torch.Tensor:
-    pixels = torch.from_numpy(found.astype(np.float32) / 255)
+def _features(kind: str, raw: np.ndarray, coefficients: torch.Tensor | None) -> torch.Tensor:
+    pixels = torch.from_numpy(raw.astype(np.float32) / 255)
     if kind == "scattering":
         values = normalised(scattering_of_images(pixels))
         return values / values.shape[1] ** 0.5  # every group has variance one, or less where an image is empty
@@ -101,12 +101,12 @@ def split(classes: int, people: int, seed: int) -> tuple[torch.Tensor, ...]:
     """Return features and labels of people, equally many of each class, and of the test people."""
     random, parts = stream(seed, Purpose.IMAGES, classes, people), []
     for number in range(classes):
-        data, own = ("mnist", number) if number < 10 else ("fashion", number - 10)
+        data, label = ("mnist", number) if number < 10 else ("fashion", number - 10)
         labels = images(data, "train")[1]
-        there = np.flatnonzero(labels == own)
+        there = np.flatnonzero(labels == label)
         trained = random.permutation(there[there < len(labels) - TESTED])[: people // classes]
         tests = there[there >= len(labels) - TESTED]
         x = torch.from_numpy(features(data, "encoder", "train"))
         parts.append((x[trained], torch.full((len(trained),), number), x[tests], torch.full((len(tests),), number)))
-    x, labels, tests, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
-    return x, labels, tests, wanted
+    x, labels, tests, test_labels = (torch.cat(part) for part in zip(*parts, strict=True))
+    return x, labels, tests, test_labels

@@ -38,10 +38,10 @@ def configuration(scenario: str | None) -> Config:
 
 def scenario_file(scenario: str) -> str:
     """Return the file of a scenario, relative to the repository: in the workflow, or in the folder of a paper."""
-    found = [*ROOT.glob(f"workflow/scenarios/{scenario}.yaml"), *ROOT.glob(f"papers/*/scenarios/{scenario}.yaml")]
-    if len(found) != 1:
-        raise UserError(f"Expected one scenario {scenario} in workflow/scenarios and papers, found {len(found)}.")
-    return found[0].relative_to(ROOT).as_posix()
+    files = [*ROOT.glob(f"workflow/scenarios/{scenario}.yaml"), *ROOT.glob(f"papers/*/scenarios/{scenario}.yaml")]
+    if len(files) != 1:
+        raise UserError(f"Expected one scenario {scenario} in workflow/scenarios and papers, found {len(files)}.")
+    return files[0].relative_to(ROOT).as_posix()
 
 
 def declared_by(*scenarios: str | None) -> tuple[str, str]:
@@ -78,10 +78,10 @@ class Experiment:
     @property
     def cells(self) -> dict[tuple[str, str, str], list[RunName]]:
         """Return the declared runs of every network, arm and epsilon, in the order of their seeds."""
-        found: dict[tuple[str, str, str], list[RunName]] = {}
+        cells: dict[tuple[str, str, str], list[RunName]] = {}
         for run in sorted(self.config.run_names, key=lambda run: run.seed):
-            found.setdefault((run.network, run.arm, str(run.target)), []).append(run)
-        return found
+            cells.setdefault((run.network, run.arm, str(run.target)), []).append(run)
+        return cells
 
     def metrics(self, network: str, arm: str, epsilon: str) -> dict[int, dict[str, Any]]:
         """Return the ``metrics.json`` of every declared run of a network, arm and epsilon, by seed."""
@@ -104,17 +104,17 @@ class Experiment:
         path = self.results / "tables/table1.csv"
         if not path.is_file():
             raise UserError(self._missing(path))
-        found = pd.read_csv(path, dtype={"epsilon": str}, comment="#")
+        table = pd.read_csv(path, dtype={"epsilon": str}, comment="#")
         declared = {cell: len(runs) for cell, runs in self.cells.items()}
-        there = {(row["network"], row["arm"], row["epsilon"]): row["seeds"] for _, row in found.iterrows()}
-        for cell in sorted(declared.keys() | there.keys()):
-            if declared.get(cell) != there.get(cell):
+        finished = {(row["network"], row["arm"], row["epsilon"]): row["seeds"] for _, row in table.iterrows()}
+        for cell in sorted(declared.keys() | finished.keys()):
+            if declared.get(cell) != finished.get(cell):
                 msg = (
                     f"Expected {declared.get(cell, 0)} run(s) of {', '.join(cell)} in {path}, as {self._file} "
-                    f"declares, found {there.get(cell, 0)}. {self._what_to_run}"
+                    f"declares, found {finished.get(cell, 0)}. {self._what_to_run}"
                 )
                 raise UserError(msg)
-        return found
+        return table
 
     @property
     def _file(self) -> str:
@@ -151,21 +151,24 @@ def write_joined(
     collect, sheet
         Functions that join the tables, and that lay out the result.
     """
-    found = collect(experiments)
-    declared = declared_by(*(each.scenario for each in experiments.values()))
-    made = origin(*declared, runs=[place for each in experiments.values() for place in each.environments()])
-    write_table(stem, found, sheet(found), made)
+    table = collect(experiments)
+    declared = declared_by(*(experiment.scenario for experiment in experiments.values()))
+    source = origin(
+        *declared,
+        runs=[environment for experiment in experiments.values() for environment in experiment.environments()],
+    )
+    write_table(stem, table, sheet(table), source)
 
 
-def write_table(stem: Path, found: pd.DataFrame, sheet: Sheet, made: tuple[str, ...]) -> None:
+def write_table(stem: Path, frame: pd.DataFrame, sheet: Sheet, source: tuple[str, ...]) -> None:
     """Write a table and how it was made as CSV and as Markdown, to a path without these endings, and print it."""
     files = [stem.with_suffix(kind) for kind in (".csv", ".md")]
-    rendering.write_table(files, found, sheet, made, float_format="%.6g")
+    rendering.write_table(files, frame, sheet, source, float_format="%.6g")
     print(to_text(sheet))
 
 
 def write_parts(
-    stem: Path, titles: dict[str, str], parts: dict[str, pd.DataFrame], head: str, made: tuple[str, ...]
+    stem: Path, titles: dict[str, str], parts: dict[str, pd.DataFrame], head: str, source: tuple[str, ...]
 ) -> None:
     """Write several tables one below the other, as CSV with a column ``part`` and as Markdown.
 
@@ -177,26 +180,26 @@ def write_parts(
         What each table is called, and the tables, in the order of the titles.
     head
         What stands above them in Markdown.
-    made
+    source
         How they were made.
     """
     frame = pd.concat([parts[name].assign(part=name) for name in titles], ignore_index=True)
     write_text(
-        stem.with_suffix(".csv"), to_csv(frame[["part", *frame.columns.drop("part")]], made, float_format="%.7g")
+        stem.with_suffix(".csv"), to_csv(frame[["part", *frame.columns.drop("part")]], source, float_format="%.7g")
     )
     tables = "\n".join(to_markdown(laid_out(title, parts[name])) for name, title in titles.items())
-    write_text(stem.with_suffix(".md"), head + tables + "\n" + "\n".join(f"- {line}" for line in made) + "\n")
+    write_text(stem.with_suffix(".md"), head + tables + "\n" + "\n".join(f"- {line}" for line in source) + "\n")
     print(f"{stem}: .csv and .md")
 
 
-def laid_out(title: str, found: pd.DataFrame, notes: tuple[str, ...] = ()) -> Sheet:
+def laid_out(title: str, frame: pd.DataFrame, notes: tuple[str, ...] = ()) -> Sheet:
     """Return a table with the columns of a frame."""
 
-    def shown(value: object) -> str:
+    def text_of(value: object) -> str:
         return value if isinstance(value, str) else MISSING if pd.isna(value) else f"{value:.5g}"
 
-    cells = tuple(tuple(map(shown, row)) for row in found.itertuples(index=False))
-    return Sheet(title, tuple(column.replace("_", " ") for column in found.columns), cells, notes)
+    cells = tuple(tuple(map(text_of, row)) for row in frame.itertuples(index=False))
+    return Sheet(title, tuple(column.replace("_", " ") for column in frame.columns), cells, notes)
 
 
 def parser_of(about: str | None, folder: str) -> argparse.ArgumentParser:

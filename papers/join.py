@@ -60,22 +60,22 @@ def collect(join: dict[str, Any], experiments: dict[str, Experiment]) -> pd.Data
     """Return one row for each scenario, network, arm and epsilon."""
     parts = []
     for scenario, experiment in experiments.items():
-        found = experiment.table()
-        found["method"] = [join["methods"].get(f"{n}/{a}") for n, a in zip(found["network"], found["arm"], strict=True)]
-        found = found[found["method"].notna()]
+        table = experiment.table()
+        table["method"] = [join["methods"].get(f"{n}/{a}") for n, a in zip(table["network"], table["arm"], strict=True)]
+        table = table[table["method"].notna()]
         if "epsilons" in join:
-            found = found[found["epsilon"].isin(join["epsilons"])]
+            table = table[table["epsilon"].isin(join["epsilons"])]
         for label, values in join["labels"].items():
-            found[label] = values[scenario]
+            table[label] = values[scenario]
         for column, file in join.get("beside", {}).items():
-            found[column] = beside(experiment.results / file, column, found)
+            table[column] = largest_beside(experiment.results / file, column, table)
         for column in PRINTED:
-            found[column] = [printed_of(join, scenario, row).get(column) for _, row in found.iterrows()]
-        parts.append(found)
+            table[column] = [printed_of(join, scenario, row).get(column) for _, row in table.iterrows()]
+        parts.append(table)
     return pd.concat(parts, ignore_index=True)[join["columns"]]
 
 
-def beside(path: Path, column: str, table: pd.DataFrame) -> list[float]:
+def largest_beside(path: Path, column: str, table: pd.DataFrame) -> list[float]:
     """Return the largest value of a column of another table for each row of a table."""
     if not path.is_file():
         raise UserError(f"Expected {path} of the finished scenario, found none.")
@@ -85,19 +85,19 @@ def beside(path: Path, column: str, table: pd.DataFrame) -> list[float]:
 
 def printed_of(join: dict[str, Any], scenario: str, row: pd.Series) -> dict[str, Any]:
     """Return what the paper prints for a row; nothing for others."""
-    wanted = {"scenario": scenario, "network": row["network"], "arm": row["arm"], "epsilon": row["epsilon"]}
-    return next((each for each in join.get("printed", []) if wanted.items() <= each.items()), {})
+    key = {"scenario": scenario, "network": row["network"], "arm": row["arm"], "epsilon": row["epsilon"]}
+    return next((printed for printed in join.get("printed", []) if key.items() <= printed.items()), {})
 
 
-def sheet(join: dict[str, Any], found: pd.DataFrame) -> Sheet:
+def sheet(join: dict[str, Any], table: pd.DataFrame) -> Sheet:
     """Lay the table out, one line for each method."""
-    names = [*join["labels"], "method" if "method" in found else "network"]
-    names += ["arm"] if "arm" in found else []
-    epsilons = sorted(set(found["epsilon"]), key=Target.named)
+    names = [*join["labels"], "method" if "method" in table else "network"]
+    names += ["arm"] if "arm" in table else []
+    epsilons = sorted(set(table["epsilon"]), key=Target.named)
     lines = []
-    for key, rows in found.groupby(names, sort=False):
+    for key, rows in table.groupby(names, sort=False):
         cells = {row["epsilon"]: row for _, row in rows.iterrows()}
-        first, blank = tuple(str(each) for each in key), ("",) * (len(names) - 1)
+        first, blank = tuple(str(part) for part in key), ("",) * (len(names) - 1)
         lines.append((*first, *(spread_cell(cells.get(epsilon)) for epsilon in epsilons)))
         if "ci_low" in rows:
             lines.append((*blank, "95% interval", *(interval_cell(cells.get(epsilon)) for epsilon in epsilons)))
@@ -119,13 +119,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paper")
     parser.add_argument("table")
-    given = parser.parse_args()
-    joins = declared_joins(given.paper)
-    if given.table not in joins:
-        raise UserError(f"Expected one of {', '.join(joins)} of papers/{given.paper}/paper.yaml, found {given.table}.")
-    join = joins[given.table]
+    arguments = parser.parse_args()
+    joins = declared_joins(arguments.paper)
+    if arguments.table not in joins:
+        raise UserError(
+            f"Expected one of {', '.join(joins)} of papers/{arguments.paper}/paper.yaml, found {arguments.table}."
+        )
+    join = joins[arguments.table]
     experiments = {scenario: Experiment.of(scenario) for scenario in scenarios_of(join)}
-    stem = sizes.tables() / given.paper / given.table
+    stem = sizes.tables() / arguments.paper / arguments.table
     write_joined(stem, experiments, partial(collect, join), partial(sheet, join))
 
 

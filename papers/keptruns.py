@@ -34,8 +34,8 @@ class KeptRuns(Generic[Run]):
     """
 
     def __init__(self, path: Path, kind: type[Run], *results: str) -> None:
-        self.path, self.keys = path, [each.name for each in fields(kind)]  # type: ignore[arg-type]
-        self.texts = [each.name for each in fields(kind) if each.type == "str"]  # type: ignore[arg-type]
+        self.path, self.keys = path, [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        self.texts = [field.name for field in fields(kind) if field.type == "str"]  # type: ignore[arg-type]
         # Once: files may be edited while a process runs what it has loaded.
         self.here = {"commit": code_version(), "device": platform.machine(), "cores": os.cpu_count()}
         self.columns = (*self.keys, *results, *self.here)
@@ -46,10 +46,10 @@ class KeptRuns(Generic[Run]):
         """Return one row per run."""
         return pd.read_csv(self.path, dtype=dict.fromkeys((*self.texts, "commit"), str))
 
-    def missing(self, wanted: Iterable[Run]) -> Iterator[Run]:
+    def missing(self, runs: Iterable[Run]) -> Iterator[Run]:
         """Yield the runs that are not stored yet."""
         done = set(self.read()[self.keys].itertuples(index=False, name=None))
-        return (run for run in wanted if tuple(vars(run).values()) not in done)
+        return (run for run in runs if tuple(vars(run).values()) not in done)
 
     def add(self, run: Run, **results: Any) -> None:  # noqa: ANN401  (numbers and texts)
         """Store the results of a run that was made by this process."""
@@ -57,6 +57,6 @@ class KeptRuns(Generic[Run]):
             csv.DictWriter(file, self.columns).writerow({**vars(run), **results, **self.here})
 
 
-def places(runs: pd.DataFrame) -> list[dict[str, Any]]:
+def environments(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Return where runs were made, as `zetadp.report.provenance.origin` takes it."""
     return runs[["commit", "device", "cores"]].drop_duplicates().to_dict("records")

@@ -20,10 +20,10 @@ def sampled_moment(order: int, probability: float, exponents: np.ndarray) -> flo
     exponents
         The exponents :math:`x_2` to :math:`x_a`, shape (a - 1,).
     """
-    drawn = np.arange(2, order + 1)
+    orders = np.arange(2, order + 1)
     terms = (
-        gammaln(order + 1) - gammaln(drawn + 1) - gammaln(order - drawn + 1)
-        + (order - drawn) * math.log1p(-probability) + drawn * math.log(probability)
+        gammaln(order + 1) - gammaln(orders + 1) - gammaln(order - orders + 1)
+        + (order - orders) * math.log1p(-probability) + orders * math.log(probability)
         + exponents
     )  # fmt: skip
     none = (order - 1) * math.log1p(-probability) + math.log1p((order - 1) * probability)

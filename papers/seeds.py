@@ -34,10 +34,10 @@ def scores(experiments: dict[str, Experiment]) -> pd.DataFrame:
     rows = []
     for scenario, experiment in experiments.items():
         for network, arm, epsilon in experiment.cells:
-            for seed, found in experiment.metrics(network, arm, epsilon).items():
+            for seed, metrics in experiment.metrics(network, arm, epsilon).items():
                 run = {"scenario": scenario, "network": network, "arm": arm, "epsilon": epsilon, "seed": seed}
-                score = {"metric": found["metric"], "score": 100 * found[found["metric"]]}
-                rows.append({**run, **score, "commit": found.get("environment", {}).get("commit", "")})
+                score = {"metric": metrics["metric"], "score": 100 * metrics[metrics["metric"]]}
+                rows.append({**run, **score, "commit": metrics.get("environment", {}).get("commit", "")})
     return pd.DataFrame(rows)
 
 
@@ -46,12 +46,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paper")
     parser.add_argument("scenarios", nargs="+")
-    given = parser.parse_args()
-    experiments = {scenario: Experiment.of(scenario) for scenario in given.scenarios}
-    trained = [place for experiment in experiments.values() for place in experiment.environments()]
-    made = origin(*declared_by(*given.scenarios), runs=trained)
-    path = sizes.tables() / given.paper / "seeds.csv"
-    write_text(path, to_csv(scores(experiments), made, float_format="%.10g"))
+    arguments = parser.parse_args()
+    experiments = {scenario: Experiment.of(scenario) for scenario in arguments.scenarios}
+    trained = [environment for experiment in experiments.values() for environment in experiment.environments()]
+    source = origin(*declared_by(*arguments.scenarios), runs=trained)
+    path = sizes.tables() / arguments.paper / "seeds.csv"
+    write_text(path, to_csv(scores(experiments), source, float_format="%.10g"))
     print(f"{path}: {len(trained)} runs")
 
 

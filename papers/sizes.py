@@ -36,10 +36,10 @@ def tables(size: str | None = None) -> Path:
 
 def content(file: str, size: str | None = None) -> dict[str, Any]:
     """Return the configuration of a scenario over the default one, as a size has it."""
-    found = read_overlaid([ROOT / "config.yaml", ROOT / file])
+    configuration = read_overlaid([ROOT / "config.yaml", ROOT / file])
     if (size or current()) == SMOKE:
-        overlay(found, smoke(found))
-    return found
+        overlay(configuration, smoke(configuration))
+    return configuration
 
 
 def smoke(scenario: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,9 @@ def smoke(scenario: dict[str, Any]) -> dict[str, Any]:
         },
         "shards": 1,
         "partition": {"nodes": nodes, "validation_patients": watching},
-        "networks": {name: {"training": _training(own.get("training", {}))} for name, own in networks.items()},
+        "networks": {
+            name: {"training": _training(settings.get("training", {}))} for name, settings in networks.items()
+        },
         "arms": {name: {"expected_patients": EXPECTED, "rounds": ROUNDS, "epochs": None} for name in scenario["arms"]},
         "audit": {"training": {"trials": 50}},
         "runs": runs,
@@ -88,7 +90,7 @@ def of_brains(scenario: dict[str, Any]) -> bool:
     return bool(scenario.get("task", {}).get("name", TaskSection.name) == TaskSection.name)
 
 
-def _training(own: dict[str, Any]) -> dict[str, Any]:
+def _training(settings: dict[str, Any]) -> dict[str, Any]:
     """Return what a smoke changes in the training of a network."""
     small = {"rounds": ROUNDS, "expected_patients": EXPECTED}
-    return {name: value for name, value in small.items() if name in own}
+    return {name: value for name, value in small.items() if name in settings}

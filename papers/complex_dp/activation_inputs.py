@@ -81,11 +81,14 @@ def spoken_words(folder: Path) -> tuple[Items, Items]:
     public = _modulations(waves)
     scale = public.abs().square().mean(dim=0).sqrt()
     clips = capped(read_clips(folder), MOST_CLIPS)
-    own = _modulations(clips.arrays["values"])
+    modulations = _modulations(clips.arrays["values"])
     return (
         Items(_scaled(public / scale)[:, None, None], labels, np.arange(len(labels)), TESTED[0]),
         Items(
-            _scaled(own / scale)[:, None, None], clips.arrays["labels"], clips.names["speaker"].to_numpy(), TESTED[0]
+            _scaled(modulations / scale)[:, None, None],
+            clips.arrays["labels"],
+            clips.names["speaker"].to_numpy(),
+            TESTED[0],
         ),
     )
 
@@ -95,17 +98,17 @@ def brain_slices(folder: Path) -> tuple[Items, Items]:
 
     The simulation takes minutes, so its result is stored in a folder.
     """
-    public, own = (_simulated(seed, folder / f"phantom-{PATIENTS}-{seed}.npy") for seed in (PUBLIC_SEED, SEED))
-    return public, own
+    public, compared = (_simulated(seed, folder / f"phantom-{PATIENTS}-{seed}.npy") for seed in (PUBLIC_SEED, SEED))
+    return public, compared
 
 
 def _modulations(waves: np.ndarray) -> Tensor:
-    found = []
+    parts = []
     for part in np.array_split(waves, 1 + len(waves) // 200):
         moved = centred(torch.from_numpy(part.astype(np.float32)))
         whole = torch.fft.fft2(log_mel(moved.numpy().astype(np.int16)))
-        found.append(torch.cat((whole[:, :LOWEST, :LOWEST], whole[:, 1 - LOWEST :, :LOWEST]), dim=1).flatten(1))
-    return torch.cat(found)
+        parts.append(torch.cat((whole[:, :LOWEST, :LOWEST], whole[:, 1 - LOWEST :, :LOWEST]), dim=1).flatten(1))
+    return torch.cat(parts)
 
 
 def _simulated_words() -> tuple[np.ndarray, np.ndarray]:

@@ -44,12 +44,12 @@ def compressed_sensing(kspace: np.ndarray, weight: float, iterations: int = ITER
         from sigpy.mri.app import TotalVariationRecon
     except ImportError as error:
         raise UserError(f"Compressed sensing needs sigpy: pip install 'zetadp[reconstruction]' ({error}).") from error
-    found = np.empty(kspace.shape, dtype=np.float32)
+    images = np.empty(kspace.shape, dtype=np.float32)
     everywhere = np.ones((1, *kspace.shape[1:]), dtype=np.complex64)
-    for number, own in enumerate(kspace):
-        scale = np.abs(to_image(own)).max()
+    for number, coils in enumerate(kspace):
+        scale = np.abs(to_image(coils)).max()
         app = TotalVariationRecon(
-            (own / scale)[None],
+            (coils / scale)[None],
             everywhere,
             weight,
             max_iter=iterations,
@@ -58,5 +58,5 @@ def compressed_sensing(kspace: np.ndarray, weight: float, iterations: int = ITER
             show_pbar=False,
             leave_pbar=False,
         )
-        found[number] = np.abs(app.run()) * scale
-    return found
+        images[number] = np.abs(app.run()) * scale
+    return images

@@ -25,7 +25,7 @@ from papers.complex_dp.activation_inputs import MOST_CLIPS, PATIENTS, SEED, brai
 from papers.complex_dp.ranking import figure, order, sheet, table
 from papers.complex_dp.roc import macro_area
 from papers.experiments import ended, parser_of, write_table
-from papers.keptruns import KeptRuns, places
+from papers.keptruns import KeptRuns, environments
 from zetadp.account.book import recorded_runs
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
@@ -184,27 +184,27 @@ def per_speaker(comparison: Comparison) -> float:
     return composition.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
 
 
-def fill(kept: KeptRuns[Run], comparison: Comparison) -> None:
+def fill(store: KeptRuns[Run], comparison: Comparison) -> None:
     """Train every run of a comparison that is not there yet: first those on public items, whose scores choose rates."""
-    for place in (0, 1):
-        wanted = compared(comparison, searched(kept.read())) if place else tuning(comparison)
-        for run in kept.missing(wanted):
-            found = trained(comparison, comparison.items[place], run)
-            kept.add(run, **found)
-            print(run, f"{found['score']:.2f}", flush=True)
+    for index in (0, 1):
+        runs = compared(comparison, searched(store.read())) if index else tuning(comparison)
+        for run in store.missing(runs):
+            results = trained(comparison, comparison.items[index], run)
+            store.add(run, **results)
+            print(run, f"{results['score']:.2f}", flush=True)
 
 
 def searched(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per task, activation and rate: the mean score on public items, and whether the rate is chosen."""
     public = runs[runs["data"] == "public"]
-    found = (
+    scores = (
         public.sort_values("rate")
         .groupby(["task", "activation", "rate"], sort=False)["score"]
         .agg(mean="mean", seeds="size")
     )
-    found = found.reset_index()
-    best = found.loc[found.groupby(["task", "activation"], sort=False)["mean"].idxmax()].index
-    return found.assign(chosen=found.index.isin(best))
+    scores = scores.reset_index()
+    best = scores.loc[scores.groupby(["task", "activation"], sort=False)["mean"].idxmax()].index
+    return scores.assign(chosen=scores.index.isin(best))
 
 
 def tuning(comparison: Comparison) -> Iterator[Run]:
@@ -228,16 +228,16 @@ def main() -> None:
     parser = parser_of(__doc__, "complex_dp/activations")
     parser.add_argument("--data", type=Path, default=CLIPS, help="folder of the clips (%(default)s)")
     parser.add_argument("--redraw", action="store_true", help="draw the figure alone, from the table in --output")
-    given = parser.parse_args()
-    if not given.redraw:
+    arguments = parser.parse_args()
+    if not arguments.redraw:
         torch.set_num_threads(1)
-        kept = KeptRuns(KEPT / "runs.csv", Run, "spent", "score")
-        for comparison in comparisons(given.data):
-            fill(kept, comparison)
-            write_tables(kept.read(), given.output)
+        store = KeptRuns(KEPT / "runs.csv", Run, "spent", "score")
+        for comparison in comparisons(arguments.data):
+            fill(store, comparison)
+            write_tables(store.read(), arguments.output)
     save_svg(
-        figure(pd.read_csv(given.output / "table.csv", comment="#", dtype={"epsilon": str})),
-        given.output / "figure.svg",
+        figure(pd.read_csv(arguments.output / "table.csv", comment="#", dtype={"epsilon": str})),
+        arguments.output / "figure.svg",
     )
 
 
@@ -245,13 +245,13 @@ def write_tables(runs: pd.DataFrame, folder: Path) -> None:
     """Write the search, all scores, the table, and how its order agrees with the paper's, of all finished tasks."""
     search = searched(runs)
     rates = search[search["chosen"]].set_index(["task", "activation"])["rate"]
-    wanted = pd.Series(list(zip(runs["task"], runs["activation"], strict=True)), index=runs.index).map(rates)
+    chosen_rates = pd.Series(list(zip(runs["task"], runs["activation"], strict=True)), index=runs.index).map(rates)
     # Runs at a rate that is no longer chosen are left aside.
-    runs = runs[(runs["data"] == "public") | (runs["rate"] == wanted)]
+    runs = runs[(runs["data"] == "public") | (runs["rate"] == chosen_rates)]
     sizes = runs[runs["data"] == "private"].groupby("task").size()
     runs = runs[runs["task"].map(sizes) == len(ACTIVATIONS) * len(SEEDS)]
     speech = f"speech-commands, at most {MOST_CLIPS} clips of each of 236 speakers, not simulated"
-    made = origin(f"{speech}; phantom, {PATIENTS} patients, seed {SEED}", seeds_shown(SEEDS), runs=places(runs))
+    source = origin(f"{speech}; phantom, {PATIENTS} patients, seed {SEED}", seeds_shown(SEEDS), runs=environments(runs))
     scores = runs[runs["data"] == "private"].drop(columns=["data", "commit", "device", "cores"])
     frames = {
         "search": search[search["task"].isin(runs["task"])],
@@ -260,10 +260,10 @@ def write_tables(runs: pd.DataFrame, folder: Path) -> None:
         "order": order(scores),
     }
     for name in ("search", "scores", "order"):
-        write_text(folder / f"{name}.csv", to_csv(frames[name], made, float_format="%.6g"))
-    speech = next(each for each in comparisons() if each.unit == "clip")
+        write_text(folder / f"{name}.csv", to_csv(frames[name], source, float_format="%.6g"))
+    speech = next(comparison for comparison in comparisons() if comparison.unit == "clip")
     spent = f"ε per speaker, of at most {MOST_CLIPS} clips in speech: {rounded_up(per_speaker(speech), digits=3)}."
-    write_table(folder / "table", frames["table"], sheet(frames["table"], frames["order"], spent), made)
+    write_table(folder / "table", frames["table"], sheet(frames["table"], frames["order"], spent), source)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ class PublicEncoder(nn.Module, ABC):
     """Name of the items in error messages."""
     recipe: ClassVar[dict[str, int]]
     """Numbers that an encoder follows from: its ``seed``, and how much it learns from. They stand in its file."""
-    kept: ClassVar[tuple[str, ...]]
+    component_keys: ClassVar[tuple[str, ...]]
     """Keys of `recipe` with the number of components of each of `parts`."""
     names: ClassVar[Sequence[str]] = ("record",)
     """Columns of texts in a file of items."""
@@ -187,14 +187,14 @@ class PublicEncoder(nn.Module, ABC):
         channels = items.unsqueeze(1) if self.channels == 1 else items
         return functional.relu(self.hidden(self.pooled(self.blocks(channels))))
 
-    def pooled(self, found: Tensor) -> Tensor:
+    def pooled(self, maps: Tensor) -> Tensor:
         """Return the outputs of the convolutions as the hidden layer takes them, shape (item, `flat`)."""
-        return found.flatten(1)
+        return maps.flatten(1)
 
     def forward(self, items: Tensor) -> Tensor:
         """Return the head's outputs, shape (item, `outputs`)."""
-        found: Tensor = self.head(self.hidden_layer(items))
-        return found
+        outputs: Tensor = self.head(self.hidden_layer(items))
+        return outputs
 
     @classmethod
     def fit(cls) -> Self:
@@ -205,7 +205,7 @@ class PublicEncoder(nn.Module, ABC):
             encoder = cls()
         items = encoder.learn_simulated(random)
         encoder.eval().requires_grad_(requires_grad=False)
-        pairs = zip(encoder.maps(), cls.kept, strict=True)
+        pairs = zip(encoder.maps(), cls.component_keys, strict=True)
         encoder.parts = tuple(fit_axes(extract, items, cls.recipe[key]) for extract, key in pairs)
         return encoder
 
@@ -221,10 +221,10 @@ class PublicEncoder(nn.Module, ABC):
     @classmethod
     def encode(cls, *, records: Path, encoder: Path, features: Path) -> None:
         """Write the features of all items of a file, each computed from this item alone."""
-        found = Items.read(records, names=cls.names)
-        values = cls.load(encoder).features(found.arrays["values"])
+        items = Items.read(records, names=cls.names)
+        values = cls.load(encoder).features(items.arrays["values"])
         axes = ("item", "channel", "row", "component")
-        Items({**found.arrays, "values": values}, found.names).write(features, axes, "1")
+        Items({**items.arrays, "values": values}, items.names).write(features, axes, "1")
 
     def joined(self, items: Tensor) -> Tensor:
         """Return features of norm one, shape (item, component), from the partly whitened components of all parts."""
@@ -232,10 +232,10 @@ class PublicEncoder(nn.Module, ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all weights and axes."""
-        found = {f"{NETWORK}{name}": value for name, value in self.state_dict().items()}
+        tensors = {f"{NETWORK}{name}": value for name, value in self.state_dict().items()}
         for number, part in enumerate(self.parts):
-            found |= {f"{number}.{name}": getattr(part, name) for name in NAMES}
-        return found
+            tensors |= {f"{number}.{name}": getattr(part, name) for name in NAMES}
+        return tensors
 
     def save(self, path: Path) -> None:
         """Write the encoder to a safetensors file, completely or not at all."""

@@ -99,15 +99,17 @@ class Patients:
     @classmethod
     def read(cls, folder: Path, encoder: BeatEncoder) -> Patients:
         """Read a folder, and refuse it if its patients differ from the declared patients."""
-        recordings = [each for each in read_folder(folder) if each.form == FORM and each.name not in LEFT_OUT]
-        found = collected((each, "") for each in recordings)
-        if (count := found.names["patient"].nunique()) != PATIENTS:
+        recordings = [
+            recording for recording in read_folder(folder) if recording.form == FORM and recording.name not in LEFT_OUT
+        ]
+        items = collected((recording, "") for recording in recordings)
+        if (count := items.names["patient"].nunique()) != PATIENTS:
             raise UserError(f"Expected {PATIENTS} patients in {folder}, found {count}.")
-        signals, beats, labels = found.arrays.values()
+        signals, beats, labels = items.arrays.values()
         waves = signals[:, None, None]
         values = {"spectrum": spectrum(waves), "signal": waves, "features": encoder.features(beats)}
-        inputs = {domain: torch.from_numpy(each) for domain, each in values.items()}
-        return cls(found.names, labels, inputs, encoder.scores(beats))
+        inputs = {domain: torch.from_numpy(array) for domain, array in values.items()}
+        return cls(items.names, labels, inputs, encoder.scores(beats))
 
     @cached_property
     def folds(self) -> np.ndarray:
@@ -135,14 +137,14 @@ class Training:
 
     def plan(self, network: str, epsilon: str, seed: int, population: int, fold: int) -> Plan:
         """Return the plan of a run, as the scenario has it, for a fold's number of patients."""
-        found = self.config.plan(RunName(network, "central", Target.named(epsilon), seed))
+        plan = self.config.plan(RunName(network, "central", Target.named(epsilon), seed))
         everybody = self.config.networks[network].training.get("participation") == "all"
         expected = float(population) if everybody else SAMPLING * population
-        if not found.target.clipped:
-            expected, found = BATCH, self.as_printed(found, population)
-        node = NodeConstants(found.nodes[0].name, population, expected)
-        found = replace(found, nodes=(node,), cohort=f"ptb-xl-without-fold-{fold}")
-        return make_plan(found)
+        if not plan.target.clipped:
+            expected, plan = BATCH, self.as_printed(plan, population)
+        node = NodeConstants(plan.nodes[0].name, population, expected)
+        plan = replace(plan, nodes=(node,), cohort=f"ptb-xl-without-fold-{fold}")
+        return make_plan(plan)
 
     def as_printed(self, plan: Plan, population: int) -> Plan:
         """Return the paper's training without privacy: 100 epochs, rate 0.08, weight decay 0.005."""
@@ -156,9 +158,9 @@ class Training:
         """Train without a fold, and return the scores of its recordings."""
         inputs = self.patients.values[self.config.networks[network].domain]
         targets = torch.from_numpy(self.patients.labels.astype(np.float32))
-        own = self.patients.folds != fold
-        table = self.patients.table[own].reset_index(drop=True)
-        records = LabelledItems(inputs[own], targets[own], items=table)
+        trained_on = self.patients.folds != fold
+        table = self.patients.table[trained_on].reset_index(drop=True)
+        records = LabelledItems(inputs[trained_on], targets[trained_on], items=table)
         units = records.units()
         plan = self.plan(network, epsilon, seed, len(units), fold)
         name = f"{network}-{epsilon}-{seed}-{fold}"
@@ -166,7 +168,7 @@ class Training:
         trained = train(LocalHolders(plan, records, [units]), files)
         files.finish()
         with torch.no_grad():
-            return np.asarray(outputs_of(trained.model, inputs[~own])[:, 0].double())
+            return np.asarray(outputs_of(trained.model, inputs[~trained_on])[:, 0].double())
 
     def of_one_patient(self, network: str, epsilon: str) -> tuple[float, float]:
         """Return epsilon of one training, and of the nine trainings that a patient takes part in, from the ledgers."""
@@ -177,36 +179,36 @@ class Training:
         ]
         spent = [node.mechanisms for run in runs for node in run.nodes.values()]
         # A patient takes part in nine of the ten trainings. Count the nine with the largest epsilons.
-        costly = sorted(spent, key=lambda own: composition.epsilon(own, DELTA), reverse=True)
+        costly = sorted(spent, key=lambda mechanisms_spent: composition.epsilon(mechanisms_spent, DELTA), reverse=True)
         return composition.epsilon(costly[0], DELTA), composition.epsilon(compose(*costly[: FOLDS - 1]), DELTA)
 
 
 def simple(patients: Patients, column: str, fold: int) -> np.ndarray:
     """Return scores of a fold's recordings: the age, or the frequency of LBBB with the same device in other folds."""
-    own = patients.folds == fold
+    tested = patients.folds == fold
     if column == "age":
-        return np.asarray(patients.table["age"][own])
-    others = pd.DataFrame({"device": patients.table["scanner"][~own], "label": patients.labels[~own]})
+        return np.asarray(patients.table["age"][tested])
+    others = pd.DataFrame({"device": patients.table["scanner"][~tested], "label": patients.labels[~tested]})
     # One patient of each label is added to every device, so that rare devices have little influence.
     counts = others.groupby("device")["label"].agg(["sum", "size"])
     share = (counts["sum"] + 1) / (counts["size"] + 2)
-    return np.asarray(patients.table["scanner"][own].map(share).fillna(0.5))
+    return np.asarray(patients.table["scanner"][tested].map(share).fillna(0.5))
 
 
 def measured(patients: Patients, scores: dict[int, np.ndarray]) -> tuple[list[float], np.ndarray]:
     """Return the area of each fold, and their mean in resamples of each fold's patients."""
-    areas, drawn = [], []
-    for fold, own in scores.items():
+    areas, replicas = [], []
+    for fold, scores_of_fold in scores.items():
         rows = patients.folds == fold
-        found = of_patients(
+        patients_scored = of_patients(
             patients.table["patient"][rows],
-            pd.Series(own, index=patients.table.index[rows]),
+            pd.Series(scores_of_fold, index=patients.table.index[rows]),
             pd.Series(patients.labels[rows] == 1, index=patients.table.index[rows]),
         )
-        values, labels = found["score"].to_numpy(), found["label"].to_numpy(dtype=bool)
+        values, labels = patients_scored["score"].to_numpy(), patients_scored["label"].to_numpy(dtype=bool)
         areas.append(area(values, labels))
-        drawn.append(replicates(values, labels, stream(0, Purpose.BOOTSTRAP, fold)))
-    return areas, np.mean(drawn, axis=0)
+        replicas.append(replicates(values, labels, stream(0, Purpose.BOOTSTRAP, fold)))
+    return areas, np.mean(replicas, axis=0)
 
 
 def lowest_of_all_right(patients: Patients) -> float:
@@ -223,7 +225,7 @@ def row(training: Training, method: str) -> dict[str, Any]:
     """Return a method's line of the table."""
     network, epsilon, seeds = METHODS[method]
     patients = training.patients
-    means, drawn, lowest = [], [], []
+    means, replicas, lowest = [], [], []
     for seed in seeds:
         scores = {}
         for fold in range(1, FOLDS + 1):
@@ -236,20 +238,20 @@ def row(training: Training, method: str) -> dict[str, Any]:
         areas, resampled = measured(patients, scores)
         means.append(100 * float(np.mean(areas)))
         lowest.append(100 * min(areas))
-        drawn.append(100 * resampled)
+        replicas.append(100 * resampled)
         print(f"{method}, seed {seed}: {means[-1]:.2f}", flush=True)
-    low, high = percentile_interval(np.mean(drawn, axis=0))
+    low, high = percentile_interval(np.mean(replicas, axis=0))
     if min(means) == 100:
         low = 100 * lowest_of_all_right(patients)
-    found = {"method": method, "seeds": len(seeds), "mean": np.mean(means), "std": pd.Series(means).std()}
-    found |= {"ci_low": low, "ci_high": high, "lowest_fold": min(lowest)}
+    columns = {"method": method, "seeds": len(seeds), "mean": np.mean(means), "std": pd.Series(means).std()}
+    columns |= {"ci_low": low, "ci_high": high, "lowest_fold": min(lowest)}
     spent = (math.nan, math.nan) if network is None else (math.inf, math.inf)
     if epsilon is not None and Target.named(epsilon).private:
         spent = training.of_one_patient(str(network), str(epsilon))
-    return {**found, "epsilon": spent[0], "epsilon_nine": spent[1]}
+    return {**columns, "epsilon": spent[0], "epsilon_nine": spent[1]}
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
+def sheet(frame: pd.DataFrame) -> Sheet:
     """Lay the table out, one line per method."""
 
     def shown(epsilon: float) -> str:
@@ -259,14 +261,14 @@ def sheet(found: pd.DataFrame) -> Sheet:
 
     lines = tuple(
         (
-            each["method"],
-            f"{each['mean']:.2f}" + ("" if math.isnan(each["std"]) else f" ± {each['std']:.2f}"),
-            f"{each['ci_low']:.2f} to {each['ci_high']:.2f}",
-            f"{each['lowest_fold']:.1f}",
-            shown(each["epsilon"]),
-            shown(each["epsilon_nine"]),
+            line["method"],
+            f"{line['mean']:.2f}" + ("" if math.isnan(line["std"]) else f" ± {line['std']:.2f}"),
+            f"{line['ci_low']:.2f} to {line['ci_high']:.2f}",
+            f"{line['lowest_fold']:.1f}",
+            shown(line["epsilon"]),
+            shown(line["epsilon_nine"]),
         )
-        for _, each in found.iterrows()
+        for _, line in frame.iterrows()
     )
     notes = (
         "ROC-AUC in %, the mean over ten folds of patients; mean and standard deviation over seeds. Interval: 95%, "
@@ -288,21 +290,21 @@ def main() -> None:
     parser = parser_of(__doc__, "complex_dp/ecg")
     parser.add_argument("--data", type=Path, required=True, help="folder of recordings as one array")
     parser.add_argument("--encoder", type=Path, help="the scenario's encoder (default: train the same again)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     config = configuration("ecg")
-    encoder = BeatEncoder.load(given.encoder) if given.encoder else BeatEncoder.fit()
-    patients = Patients.read(given.data, encoder)
+    encoder = BeatEncoder.load(arguments.encoder) if arguments.encoder else BeatEncoder.fit()
+    patients = Patients.read(arguments.data, encoder)
     cohort = f"ptb-xl, recordings of form {FORM}, {PATIENTS} patients in ten folds, not simulated"
-    made = origin(cohort, seeds_shown(SEEDS))
+    source = origin(cohort, seeds_shown(SEEDS))
     with tempfile.TemporaryDirectory() as folder:
         training = Training(config, patients, Path(folder))
         rows = []
         for method in METHODS:
             # Write the table after every method, because the last methods take longest.
             rows.append(row(training, method))
-            found = pd.DataFrame(rows)
-            write_table(given.output / "table", found, sheet(found), made)
+            frame = pd.DataFrame(rows)
+            write_table(arguments.output / "table", frame, sheet(frame), source)
 
 
 if __name__ == "__main__":

@@ -53,9 +53,9 @@ def holm(values: np.ndarray) -> np.ndarray:
     """
     order = values.argsort(kind="stable")
     steps = values[order] * np.arange(len(values), 0, -1)
-    found = np.empty(len(values))
-    found[order] = np.maximum.accumulate(steps).clip(max=1)
-    return found
+    corrected = np.empty(len(values))
+    corrected[order] = np.maximum.accumulate(steps).clip(max=1)
+    return corrected
 
 
 def paired(scores: pd.DataFrame, reference: str) -> pd.Series:
@@ -69,8 +69,8 @@ def paired(scores: pd.DataFrame, reference: str) -> pd.Series:
         The column that the others are compared with.
     """
     others = [name for name in scores if name != reference]
-    found = [float(wilcoxon(scores[name], scores[reference], method="exact").pvalue) for name in others]
-    return pd.Series(holm(np.array(found)), index=others)
+    p_values = [float(wilcoxon(scores[name], scores[reference], method="exact").pvalue) for name in others]
+    return pd.Series(holm(np.array(p_values)), index=others)
 
 
 def agreement(scores: pd.DataFrame) -> dict[str, float]:
@@ -86,14 +86,21 @@ def agreement(scores: pd.DataFrame) -> dict[str, float]:
     ``tau``; ``tau_low`` and ``tau_high``, its percentile bootstrap interval over seeds, the paper's order taken as
     printed; ``p``, exact, against no association.
     """
-    own, printed = scores[list(PAPER)].to_numpy(), np.array(list(PAPER.values()))
-    times = stream(0, Purpose.BOOTSTRAP).multinomial(len(own), np.full(len(own), 1 / len(own)), size=REPLICATES)
-    means = times @ own / len(own)
+    by_activation, printed = scores[list(PAPER)].to_numpy(), np.array(list(PAPER.values()))
+    times = stream(0, Purpose.BOOTSTRAP).multinomial(
+        len(by_activation), np.full(len(by_activation), 1 / len(by_activation)), size=REPLICATES
+    )
+    means = times @ by_activation / len(by_activation)
     first, second = np.triu_indices(len(printed), 1)
-    drawn = np.mean(np.sign(means[:, first] - means[:, second]) * np.sign(printed[first] - printed[second]), axis=1)
-    found = kendalltau(own.mean(axis=0), printed, method="exact")
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return {"tau": float(found.statistic), "tau_low": float(low), "tau_high": float(high), "p": float(found.pvalue)}
+    taus = np.mean(np.sign(means[:, first] - means[:, second]) * np.sign(printed[first] - printed[second]), axis=1)
+    correlation = kendalltau(by_activation.mean(axis=0), printed, method="exact")
+    low, high = np.quantile(taus, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {
+        "tau": float(correlation.statistic),
+        "tau_low": float(low),
+        "tau_high": float(high),
+        "p": float(correlation.pvalue),
+    }
 
 
 def by_seed(scores: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -108,8 +115,11 @@ def tasks(frame: pd.DataFrame) -> list[str]:
 
 def order(scores: pd.DataFrame) -> pd.DataFrame:
     """Return `agreement` of every task, one row each."""
-    own = {task: by_seed(scores, task) for task in tasks(scores)}
-    return pd.DataFrame({"task": task, "seeds": len(each)} | agreement(each) for task, each in own.items())
+    by_task = {task: by_seed(scores, task) for task in tasks(scores)}
+    return pd.DataFrame(
+        {"task": task, "seeds": len(scores_of_task)} | agreement(scores_of_task)
+        for task, scores_of_task in by_task.items()
+    )
 
 
 def table(scores: pd.DataFrame) -> pd.DataFrame:
@@ -122,34 +132,34 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
     """
     parts = []
     for task in tasks(scores):
-        own = by_seed(scores, task)
-        reach = t.ppf((1 + LEVEL) / 2, len(own) - 1) * own.std() / len(own) ** 0.5
-        found = pd.DataFrame({"mean": own.mean(), "std": own.std(), "seeds": len(own)})
-        found = found.assign(ci_low=own.mean() - reach, ci_high=own.mean() + reach)
-        found["above_winner"] = own.mean() - own[WINNER].mean()
-        found["p_winner"] = paired(own, WINNER)
-        found["p_best"] = paired(own, str(own.mean().idxmax()))
+        by_activation = by_seed(scores, task)
+        reach = t.ppf((1 + LEVEL) / 2, len(by_activation) - 1) * by_activation.std() / len(by_activation) ** 0.5
+        frame = pd.DataFrame({"mean": by_activation.mean(), "std": by_activation.std(), "seeds": len(by_activation)})
+        frame = frame.assign(ci_low=by_activation.mean() - reach, ci_high=by_activation.mean() + reach)
+        frame["above_winner"] = by_activation.mean() - by_activation[WINNER].mean()
+        frame["p_winner"] = paired(by_activation, WINNER)
+        frame["p_best"] = paired(by_activation, str(by_activation.mean().idxmax()))
         of_runs = (
             scores[scores["task"] == task]
             .groupby("activation")
             .agg(rate=("rate", "first"), epsilon=("epsilon", "first"), spent=("spent", "max"))
         )
-        found = found.join(of_runs).assign(paper=pd.Series(PAPER), task=task)
-        parts.append(found.sort_values("mean", ascending=False, kind="stable").rename_axis("activation").reset_index())
+        frame = frame.join(of_runs).assign(paper=pd.Series(PAPER), task=task)
+        parts.append(frame.sort_values("mean", ascending=False, kind="stable").rename_axis("activation").reset_index())
     joined = pd.concat(parts, ignore_index=True)
     joined["rank"] = joined.groupby("task").cumcount() + 1
     first = ["task", "rank", "activation", "paper", "epsilon", "spent", "rate", "seeds"]
     return joined[[*first, *(column for column in joined if column not in first)]]
 
 
-def sheet(found: pd.DataFrame, correlations: pd.DataFrame, spent: str) -> Sheet:
+def sheet(frame: pd.DataFrame, correlations: pd.DataFrame, spent: str) -> Sheet:
     """Lay the table out, with a further note on what a speaker spends."""
 
     def probability(value: float) -> str:
         return MISSING if np.isnan(value) else f"{value:.3f}"
 
     rows = []
-    for _, row in found.iterrows():
+    for _, row in frame.iterrows():
         rows.append(
             (
                 row["task"],
@@ -165,11 +175,11 @@ def sheet(found: pd.DataFrame, correlations: pd.DataFrame, spent: str) -> Sheet:
                 f"{row['rate']:g}",
             )
         )
-    seeds = int(found["seeds"].min())
+    seeds = int(frame["seeds"].min())
     measured = []
-    for task in tasks(found):
+    for task in tasks(frame):
         metric, unit, chance = MEASURED[task]
-        epsilon = found.loc[found["task"] == task, "epsilon"].iloc[0]
+        epsilon = frame.loc[frame["task"] == task, "epsilon"].iloc[0]
         measured.append(f"{task}: {metric} in % at ε = {epsilon} per {unit} (chance: {chance:g})")
     taus = "; ".join(
         f"{row['task']} {row['tau']:+.2f} ({row['tau_low']:+.2f} to {row['tau_high']:+.2f}, p = {row['p']:.3f})"
@@ -198,51 +208,51 @@ def paper_place(activation: str) -> str:
     return str(ranked.index(activation) + 1) if activation in PAPER else MISSING
 
 
-def figure(found: pd.DataFrame) -> Figure:
+def figure(frame: pd.DataFrame) -> Figure:
     """Draw the activations of both tasks, best at the top, with intervals and what the paper prints."""
     with figure_style():
-        shown = tasks(found)
-        drawn, panels = panel_grid(len(shown), len(shown), 4.6)
-        for panel, task in zip(panels, shown, strict=True):
+        tasks_shown = tasks(frame)
+        canvas, panels = panel_grid(len(tasks_shown), len(tasks_shown), 4.6)
+        for panel, task in zip(panels, tasks_shown, strict=True):
             metric, unit, chance = MEASURED[task]
-            own = found[found["task"] == task].reset_index(drop=True)
-            _draw(panel, own, paper=metric == "AUC")
+            rows = frame[frame["task"] == task].reset_index(drop=True)
+            _draw(panel, rows, paper=metric == "AUC")
             panel.axvline(chance, color=GREY, linestyle=":", linewidth=1, label="chance")
-            panel.set_title(f"{task}, ε = {own['epsilon'].iloc[0]} per {unit}", loc="left")
+            panel.set_title(f"{task}, ε = {rows['epsilon'].iloc[0]} per {unit}", loc="left")
             panel.set_xlabel(f"{metric} in %")
-        seeds = int(found["seeds"].min())
-        set_title(drawn, "Which activation works best under differential privacy? Thirteen, at equal true ε")
+        seeds = int(frame["seeds"].min())
+        set_title(canvas, "Which activation works best under differential privacy? Thirteen, at equal true ε")
         meaning = (
             f"Mean of {seeds} seeds; bars: 95 % interval over seeds; people who only test; simulated noise.",
             "In brackets: rank among the ten in Table 4 of Ziller et al. Their areas are for another network and more "
             "clips, and cost ε = 3.31.",
         )
-        set_legend(drawn, panels, *(wrap_text(line, SMALL, 0.97 * WIDTH) for line in meaning))
-    return drawn
+        set_legend(canvas, panels, *(wrap_text(line, SMALL, 0.97 * WIDTH) for line in meaning))
+    return canvas
 
 
-def _draw(panel: Axes, own: pd.DataFrame, *, paper: bool) -> None:
+def _draw(panel: Axes, rows: pd.DataFrame, *, paper: bool) -> None:
     """Draw one line per activation, the first at the top."""
-    places = np.arange(len(own))
-    worse = (own["p_best"] < SIGNIFICANT).to_numpy()
+    heights = np.arange(len(rows))
+    worse = (rows["p_best"] < SIGNIFICANT).to_numpy()
     looks = (
         (~worse, "black", "o", "the best, and all that cannot be told from it (p ≥ 0.05)"),
         (worse, "#777777", "s", "worse than the best (p < 0.05)"),
     )
     for chosen, colour, marker, label in looks:
-        part = own[chosen]
+        part = rows[chosen]
         bars = (part["mean"] - part["ci_low"]).to_numpy()
         panel.errorbar(
-            part["mean"], places[chosen], xerr=bars, fmt=marker, color=colour, capsize=3, markersize=6, label=label
+            part["mean"], heights[chosen], xerr=bars, fmt=marker, color=colour, capsize=3, markersize=6, label=label
         )
     if paper:
         panel.plot(
-            own["paper"], places, linestyle="", marker="D", color="black", fillstyle="none", label="paper, as printed"
+            rows["paper"], heights, linestyle="", marker="D", color="black", fillstyle="none", label="paper, as printed"
         )
     names = [
-        NAMES[name] + (f" ({paper_place(name)})" if name in PAPER else "") for name in own["activation"].astype(str)
+        NAMES[name] + (f" ({paper_place(name)})" if name in PAPER else "") for name in rows["activation"].astype(str)
     ]
-    panel.set_yticks(places, names)
-    panel.set_ylim(len(own) - 0.5, -0.5)
+    panel.set_yticks(heights, names)
+    panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.grid(axis="both", color="#DDDDDD", linewidth=0.6)
     panel.set_axisbelow(True)

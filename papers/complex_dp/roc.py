@@ -35,9 +35,9 @@ def areas(scores: np.ndarray, of_class: np.ndarray, weights: np.ndarray | None =
     low, high = (np.searchsorted(scores[order], scores[of_class], side) for side in ("left", "right"))
     below = (before[:, low] + before[:, high]) / 2
     pairs = times[:, of_class].sum(axis=1) * before[:, -1]
-    found = np.full(len(times), np.nan)
-    np.divide((times[:, of_class] * below).sum(axis=1), pairs, out=found, where=pairs > 0)
-    return found
+    values = np.full(len(times), np.nan)
+    np.divide((times[:, of_class] * below).sum(axis=1), pairs, out=values, where=pairs > 0)
+    return values
 
 
 def area(scores: np.ndarray, of_class: np.ndarray) -> float:
@@ -56,13 +56,13 @@ def placements(scores: np.ndarray, of_class: np.ndarray) -> np.ndarray:
     from scipy.stats import rankdata  # takes a while to import
 
     of_class = np.asarray(of_class, dtype=bool)
-    found, ranks = np.full(len(scores), np.nan), rankdata(scores)
+    shares, ranks = np.full(len(scores), np.nan), rankdata(scores)
     if of_class.any() and not of_class.all():
         # Among all items, the rank of an item exceeds its rank in its own group by the number of others below it.
         for group in (of_class, ~of_class):
-            found[group] = (ranks[group] - rankdata(scores[group])) / (~group).sum()
-        found[~of_class] = 1 - found[~of_class]
-    return found
+            shares[group] = (ranks[group] - rankdata(scores[group])) / (~group).sum()
+        shares[~of_class] = 1 - shares[~of_class]
+    return shares
 
 
 def macro_area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -82,10 +82,12 @@ def macro_area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | Non
     Shape (replicate,). The mean leaves out classes with no item and classes with all items. It is NaN if no class
     remains.
     """
-    found = np.stack([areas(own, labels == number, weights) for number, own in enumerate(scores.T)])
-    there = ~np.isnan(found)
-    count, total = there.sum(axis=0), np.where(there, found, 0).sum(axis=0)
-    return np.asarray(np.divide(total, count, out=np.full(found.shape[1], np.nan), where=count > 0))
+    by_class = np.stack(
+        [areas(class_scores, labels == number, weights) for number, class_scores in enumerate(scores.T)]
+    )
+    there = ~np.isnan(by_class)
+    count, total = there.sum(axis=0), np.where(there, by_class, 0).sum(axis=0)
+    return np.asarray(np.divide(total, count, out=np.full(by_class.shape[1], np.nan), where=count > 0))
 
 
 def area_shares(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -105,11 +107,11 @@ def area_shares(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     Shape (item,).
     """
     total, classes = np.zeros(len(labels)), 0
-    for number, own in enumerate(scores.T):
+    for number, class_scores in enumerate(scores.T):
         of_class = labels == number
         if of_class.any() and not of_class.all():
             classes += 1
-            placed = placements(own, of_class)
+            placed = placements(class_scores, of_class)
             for group in (of_class, ~of_class):
                 total[group] += (placed[group] - placed[group].mean()) / group.sum()
     return np.asarray(float(macro_area(labels, scores)[0]) + len(labels) * total / max(classes, 1))

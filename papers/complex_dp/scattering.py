@@ -90,15 +90,15 @@ def _of_images(images: Tensor) -> Tensor:
     padded = functional.pad(images.float().unsqueeze(1), (2**SCALES,) * 4, mode="reflect")
     wavelets = _wavelets(padded.shape[2], padded.shape[3])
     waves = torch.fft.fft2(padded)
-    found, second = [_averaged(padded, 0)], []
+    first, second = [_averaged(padded, 0)], []
     for scale in range(SCALES):
         moduli = _moduli(waves, wavelets[scale], scale)
-        found.append(_averaged(moduli, scale))
+        first.append(_averaged(moduli, scale))
         for coarser in range(scale + 1, SCALES):
             filters = _periodised(wavelets[coarser], scale)
             of_moduli = _moduli(torch.fft.fft2(moduli).unsqueeze(2), filters, coarser - scale)
             second.append(_averaged(of_moduli, coarser).flatten(1, 2))
-    return torch.cat((*found, *second), dim=1)
+    return torch.cat((*first, *second), dim=1)
 
 
 def _moduli(waves: Tensor, filters: Tensor, halvings: int) -> Tensor:
@@ -168,13 +168,13 @@ def _morlet(rows: int, columns: int, width: float, angle: float, frequency: floa
 
 def _gabor(rows: int, columns: int, width: float, angle: float, frequency: float, slant: float) -> np.ndarray:
     """Return a plane wave under a Gaussian around the first pixel, repeated with the image's period."""
-    found = np.zeros((rows, columns), dtype=np.complex128)
+    wavelet = np.zeros((rows, columns), dtype=np.complex128)
     for up in range(-2, 3):
         for left in range(-2, 3):
             y, x = np.mgrid[up * rows : (up + 1) * rows, left * columns : (left + 1) * columns].astype(float)
             along, across = y * np.cos(angle) + x * np.sin(angle), x * np.cos(angle) - y * np.sin(angle)
-            found += np.exp(-(along**2 + (slant * across) ** 2) / (2 * width**2) + 1j * frequency * along)
-    return found * slant / (2 * np.pi * width**2)
+            wavelet += np.exp(-(along**2 + (slant * across) ** 2) / (2 * width**2) + 1j * frequency * along)
+    return wavelet * slant / (2 * np.pi * width**2)
 
 
 def scattering_of_sounds(waves: Tensor) -> Tensor:
@@ -195,8 +195,8 @@ def scattering_of_sounds(waves: Tensor) -> Tensor:
 
 def _of_sounds(waves: Tensor) -> Tensor:
     spectra = torch.fft.fft(centred(waves.float() / 32768))
-    filters, places = _first_filters()
-    bands = spectra[:, places] * filters
+    filters, bins = _first_filters()
+    bands = spectra[:, bins] * filters
     moduli = torch.fft.ifft(bands).abs()
     slow = _cropped(torch.fft.fft(moduli), SLOW)
     first = _averages(slow, WINDOWS[0]).clamp_min(0)
@@ -212,11 +212,11 @@ def centred(waves: Tensor) -> Tensor:
     """Pad waves with zeros to `SAMPLES`, and shift each so that the centre of its energy is in the middle."""
     energy = waves.square()
     centre = (energy * torch.arange(waves.shape[1])).sum(dim=1) / energy.sum(dim=1).clamp_min(1e-12)
-    found = torch.zeros(len(waves), SAMPLES)
-    found[:, : waves.shape[1]] = waves
+    padded = torch.zeros(len(waves), SAMPLES)
+    padded[:, : waves.shape[1]] = waves
     moved = (SAMPLES // 2 - centre).round().long()
     at = (torch.arange(SAMPLES) - moved[:, None]) % SAMPLES
-    moved_there: Tensor = found.gather(1, at)
+    moved_there: Tensor = padded.gather(1, at)
     return moved_there
 
 
@@ -227,11 +227,11 @@ def _first_filters() -> tuple[Tensor, Tensor]:
     centres = HIGHEST * 2 ** (-torch.arange(count) / PER_OCTAVE)
     offsets = torch.fft.fftfreq(BAND, 1 / BAND)
     step = RATE / SAMPLES
-    places = (centres / step).round().long()[:, None] + offsets.long()
-    frequency = places * step
+    bins = (centres / step).round().long()[:, None] + offsets.long()
+    frequency = bins * step
     # Negative frequencies are left out: the wavelets are analytic.
     filters = torch.exp(-(((frequency - centres[:, None]) / (BROAD * centres[:, None])) ** 2) / 2) * (frequency > 0)
-    return filters, places % SAMPLES
+    return filters, bins % SAMPLES
 
 
 @lru_cache
@@ -245,17 +245,17 @@ def _second_filters() -> Tensor:
 def _cropped(spectra: Tensor, size: int) -> Tensor:
     """Return the lowest frequencies of spectra, scaled as spectra of signals with `size` points."""
     half = size // 2
-    kept = torch.cat((spectra[..., :half], spectra[..., -half:]), dim=-1)
-    return kept * (size / spectra.shape[-1])
+    cropped = torch.cat((spectra[..., :half], spectra[..., -half:]), dim=-1)
+    return cropped * (size / spectra.shape[-1])
 
 
-def _averages(spectra: Tensor, places: int) -> Tensor:
+def _averages(spectra: Tensor, count: int) -> Tensor:
     """Return averages over equally spaced Gaussian windows. Their width equals the distance between two windows."""
     size = spectra.shape[-1]
     frequency = torch.fft.fftfreq(size, 1 / size)
-    averaged = torch.fft.ifft(spectra * torch.exp(-((frequency * np.pi / places) ** 2) / 2)).real
-    found: Tensor = averaged[..., size // (2 * places) :: size // places]
-    return found
+    averaged = torch.fft.ifft(spectra * torch.exp(-((frequency * np.pi / count) ** 2) / 2)).real
+    averages: Tensor = averaged[..., size // (2 * count) :: size // count]
+    return averages
 
 
 def _in_passes(scattered: Callable[[Tensor], Tensor], items: Tensor) -> Tensor:

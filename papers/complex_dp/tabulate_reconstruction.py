@@ -97,18 +97,18 @@ class Tested(NamedTuple):
         cohort = Path("resources") / config.cohort.name
         partition = read_partition(cohort / f"partitions/{config.name}.csv")
         records = task.load([cohort / "slices.h5"], partition, "test", torch.device("cpu"))
-        volumes = {str(who): own.index.to_numpy() for who, own in records.items.groupby("patient")}
+        volumes = {str(who): rows.index.to_numpy() for who, rows in records.items.groupby("patient")}
         return cls(task, records.inputs[:, 0].numpy(), records.targets.numpy(), volumes)
 
     def measured(self, images: np.ndarray) -> dict[str, dict[str, float]]:
         """Return each metric of each patient."""
-        found: dict[str, dict[str, float]] = {name: {} for name in METRICS}
-        for who, own in self.volumes.items():
-            target, image = self.targets[own], images[own]
+        measures: dict[str, dict[str, float]] = {name: {} for name in METRICS}
+        for who, rows in self.volumes.items():
+            target, image = self.targets[rows], images[rows]
             values = (ssim(target, image).mean(), nmse(target, image), psnr(target, image))
             for name, value in zip(METRICS, values, strict=True):
-                found[name][who] = float(value)
-        return found
+                measures[name][who] = float(value)
+        return measures
 
 
 def best_weight(task: Reconstruction) -> float:
@@ -133,14 +133,14 @@ def network_images(tensors: dict[str, torch.Tensor], settings: NetworkSettings, 
 def untrained(tested: Tested) -> dict[str, Callable[[], np.ndarray]]:
     """Return a function for each method that uses no private patient. It reconstructs the images."""
     public = PublicNetworks.load(PUBLIC_FILE)
-    found: dict[str, Callable[[], np.ndarray]] = {
+    methods: dict[str, Callable[[], np.ndarray]] = {
         "zero-filled": lambda: zero_filled(tested.kspace),
         "compressed sensing": lambda: compressed_sensing(tested.kspace, best_weight(tested.task), ITERATIONS),
     }
     for family, name in {"unet": PUBLIC, "real_unet": "real twin, public network alone"}.items():
-        own = public.settings.network(family)
-        found[name] = partial(network_images, public.start(own), own, tested)
-    return found
+        network = public.settings.network(family)
+        methods[name] = partial(network_images, public.start(network), network, tested)
+    return methods
 
 
 class Measured(NamedTuple):
@@ -168,12 +168,12 @@ def of_runs(experiment: Experiment, network: str, epsilon: str) -> Measured:
     """Return the results of a network's runs."""
     runs = experiment.metrics(network, "central", epsilon)
     keys = {"SSIM": "per_patient", "NMSE": "per_patient_nmse", "PSNR": "per_patient_psnr"}
-    found = {name: pd.DataFrame([run[key] for run in runs.values()]) for name, key in keys.items()}
+    frames = {name: pd.DataFrame([run[key] for run in runs.values()]) for name, key in keys.items()}
     names = experiment.cells[network, "central", epsilon]
     stated = [read_json(experiment.folder(run).privacy)["epsilon"] for run in names]
     return Measured(
-        {name: own.mean().to_dict() for name, own in found.items()},
-        {name: float(own.mean(axis=1).std()) for name, own in found.items()},
+        {name: frame.mean().to_dict() for name, frame in frames.items()},
+        {name: float(frame.mean(axis=1).std()) for name, frame in frames.items()},
         len(runs),
         math.inf if epsilon == "inf" else max(map(float, stated)),
     )
@@ -187,17 +187,17 @@ def resampled(values: dict[str, float]) -> np.ndarray:
     return np.asarray(times @ np.array([values[who] for who in patients]) / count)
 
 
-def ends(drawn: np.ndarray) -> tuple[float, float]:
+def ends(replicas: np.ndarray) -> tuple[float, float]:
     """Return the interval of resamples."""
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(replicas, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
 def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarray]) -> pd.DataFrame:
     """Return one row per method: metrics, intervals, epsilon, and share of the gain from public to without noise."""
     measured: dict[tuple[str, str], Measured] = {}
-    for name, own in images.items():
-        measured[name, "0"] = Measured(tested.measured(own), dict.fromkeys(METRICS, math.nan), 1, 0.0)
+    for name, rebuilt in images.items():
+        measured[name, "0"] = Measured(tested.measured(rebuilt), dict.fromkeys(METRICS, math.nan), 1, 0.0)
     for (name, epsilon), network in TRAINED.items():
         measured[name, epsilon] = of_runs(experiment, network, epsilon)
     rows = []
@@ -220,7 +220,7 @@ def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarr
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame, patients: int) -> Sheet:
+def sheet(frame: pd.DataFrame, patients: int) -> Sheet:
     """Lay the table out, one line per method."""
 
     def cell(row: pd.Series, metric: str, digits: int, scale: float = 1.0) -> str:
@@ -242,7 +242,7 @@ def sheet(found: pd.DataFrame, patients: int) -> Sheet:
             way(row, "SSIM"),
             way(row, "NMSE"),
         )
-        for _, row in found.iterrows()
+        for _, row in frame.iterrows()
     )
     notes = (
         f"Means over the volumes of {patients} test patients and over seeds, metrics as fastMRI defines them: SSIM and "
@@ -266,7 +266,7 @@ def of_the_paper() -> pd.DataFrame:
 
     A patient with several volumes has more. All epsilons hold for Poisson sampling, which the paper did not use.
     """
-    (claim,) = (each for each in ZILLER if "fastMRI" in each.experiment)
+    (claim,) = (candidate for candidate in ZILLER if "fastMRI" in candidate.experiment)
     rows = []
     for noise, sigma, per_slice in (
         ("as stated", claim.noise_multiplier, as_claimed(claim)),
@@ -318,11 +318,11 @@ def main() -> None:
     """Write the tables and the figure."""
     parser = parser_of(__doc__, "complex_dp/reconstruction")
     parser.add_argument("--paper", action="store_true", help="write paper.csv alone, in a minute")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    write_paper(given.output)
-    if not given.paper:
-        write_runs(given.output)
+    write_paper(arguments.output)
+    if not arguments.paper:
+        write_runs(arguments.output)
 
 
 def write_paper(output: Path) -> None:
@@ -336,15 +336,15 @@ def write_runs(output: Path) -> None:
     experiment.table()  # refuses runs that are not those of the scenario
     tested = Tested.of(experiment)
     images = {name: make() for name, make in untrained(tested).items()}
-    found = collected(experiment, tested, images)
-    made = origin(*declared_by(SCENARIO), runs=experiment.environments())
-    write_table(output / "table", found, sheet(found, len(tested.volumes)), made)
+    frame = collected(experiment, tested, images)
+    source = origin(*declared_by(SCENARIO), runs=experiment.environments())
+    write_table(output / "table", frame, sheet(frame, len(tested.volumes)), source)
     chosen = {name: images[name] for name in ("zero-filled", "compressed sensing", PUBLIC)}
     for (name, epsilon), network in TRAINED.items():
         if network == "tuned":
             model = load_model(experiment.folder(experiment.cells[network, "central", epsilon][0]).model)
-            own = outputs_of(model.network, torch.from_numpy(tested.kspace)[:, None]).numpy()
-            chosen[f"private, ε = {epsilon}" if name == PRIVATE else "trained, no noise"] = own
+            rebuilt = outputs_of(model.network, torch.from_numpy(tested.kspace)[:, None]).numpy()
+            chosen[f"private, ε = {epsilon}" if name == PRIVATE else "trained, no noise"] = rebuilt
     quality = of_runs(experiment, "tuned", "8").values["SSIM"]
     median = sorted(quality, key=quality.__getitem__)[len(quality) // 2]
     save_svg(drawn(tested, chosen, median), output / "images.svg")

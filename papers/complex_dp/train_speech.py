@@ -58,15 +58,15 @@ class Clips(NamedTuple):
 
     def of(self, chosen: np.ndarray) -> Clips:
         """Return some of the clips."""
-        places = torch.from_numpy(np.flatnonzero(chosen))
-        return Clips(self.inputs[places], self.words[places], self.speakers[chosen])
+        indices = torch.from_numpy(np.flatnonzero(chosen))
+        return Clips(self.inputs[indices], self.words[indices], self.speakers[chosen])
 
 
 def read(folder: Path) -> tuple[Clips, Clips]:
     """Return the clips of speakers who train, at most `MOST_CLIPS` of each, and of those who only test."""
-    found = read_clips(folder)
-    tested = found.names["speaker"].map(is_tested).to_numpy()
-    parts = [capped(found.part(~tested), MOST_CLIPS), found.part(tested)]
+    clips = read_clips(folder)
+    tested = clips.names["speaker"].map(is_tested).to_numpy()
+    parts = [capped(clips.part(~tested), MOST_CLIPS), clips.part(tested)]
     training, test = (
         Clips(
             torch.from_numpy(spectrogram(part.arrays["values"]))[:, None],
@@ -103,11 +103,11 @@ def search(training: Clips, names: list[str], seed: int) -> pd.DataFrame:
     """Return the area of readings on training speakers who do not train here, after each number of `WATCHED` steps."""
     people = np.unique(training.speakers)
     watching = np.isin(training.speakers, people[::WATCHING])
-    own, others = training.of(~watching), training.of(watching)
+    trained_on, others = training.of(~watching), training.of(watching)
     rows = []
     for name in names:
         model, began = SpeechNetwork(READINGS[name], stream(seed, Purpose.WEIGHTS)), time.process_time()
-        for number in steps(model, own, SEARCHED, WATCHED[-1], seed):
+        for number in steps(model, trained_on, SEARCHED, WATCHED[-1], seed):
             if number in WATCHED:
                 row = {"reading": name, **vars(READINGS[name]), "steps": number, "seed": seed}
                 row |= {"auc": area(model, others), "clips": len(others.inputs)}
@@ -118,7 +118,7 @@ def search(training: Clips, names: list[str], seed: int) -> pd.DataFrame:
 
 def private_rows(training: Clips, test: Clips, folder: Path, seed: int) -> Iterator[dict[str, object]]:
     """Train with the paper's private settings, at the true epsilons of its noise made right and of its noise."""
-    (claim,) = (each for each in ZILLER if each.experiment == "Speech commands")
+    (claim,) = (candidate for candidate in ZILLER if candidate.experiment == "Speech commands")
     count = len(training.inputs)
     for spent in (as_claimed(claim), as_added(claim)):
         model = SpeechNetwork(READINGS["learns"], stream(seed, Purpose.WEIGHTS))
@@ -142,20 +142,22 @@ def main() -> None:
     parser.add_argument("--search", action="store_true", help="compare readings on training speakers")
     parser.add_argument("--readings", nargs="+", choices=READINGS, default=list(READINGS), help="those of the search")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    training, test = read(given.data)
+    training, test = read(arguments.data)
     cohort = f"speech-commands, {len(training.inputs)} + {len(test.inputs)} records, not simulated"
-    if given.search:
-        found, name = search(training, given.readings, given.seed), "readings"
+    if arguments.search:
+        frame, name = search(training, arguments.readings, arguments.seed), "readings"
     else:
-        model = SpeechNetwork(READINGS["learns"], stream(given.seed, Purpose.WEIGHTS))
-        for _ in steps(model, training, BATCH, math.ceil(EPOCHS * len(training.inputs) / BATCH), given.seed):
+        model = SpeechNetwork(READINGS["learns"], stream(arguments.seed, Purpose.WEIGHTS))
+        for _ in steps(model, training, BATCH, math.ceil(EPOCHS * len(training.inputs) / BATCH), arguments.seed):
             pass
-        rows = [{"epsilon": "unclipped", "seed": given.seed, "auc": area(model, test)}]
-        rows += private_rows(training, test, given.output / "runs", given.seed)
-        found, name = pd.DataFrame(rows), "learns"
-    write_text(given.output / f"{name}.csv", to_csv(found, origin(cohort, str(given.seed)), float_format="%.6g"))
+        rows = [{"epsilon": "unclipped", "seed": arguments.seed, "auc": area(model, test)}]
+        rows += private_rows(training, test, arguments.output / "runs", arguments.seed)
+        frame, name = pd.DataFrame(rows), "learns"
+    write_text(
+        arguments.output / f"{name}.csv", to_csv(frame, origin(cohort, str(arguments.seed)), float_format="%.6g")
+    )
 
 
 if __name__ == "__main__":

@@ -38,16 +38,16 @@ def beside_printed(table: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, .
     epsilons = sorted(set(table["epsilon"]), key=Target.named)
     rows = []
     for arm, cells in printed.set_index("epsilon").groupby("arm", sort=False):
-        shown = [
+        cells_shown = [
             f"{cells.printed[e]:.2f} ± {cells.printed_std[e]:.2f}" if e in cells.index else MISSING for e in epsilons
         ]
-        rows.append(("the paper, printed", str(arm), *shown))
+        rows.append(("the paper, printed", str(arm), *cells_shown))
     return table.merge(printed, how="left", on=["arm", "epsilon"]), rows
 
 
 def main() -> None:
     """Write table and figure."""
-    given = parser_of(__doc__, "complex_mri").parse_args()
+    arguments = parser_of(__doc__, "complex_mri").parse_args()
     experiment = Experiment.of(SCENARIO)
     names = experiment.config.run_names
     folders = [folder for folder in map(experiment.folder, names) if folder.metrics.is_file()]
@@ -59,14 +59,14 @@ def main() -> None:
     runs = tables.collect([folder.path for folder in folders])
     table = tables.table1(runs, people)
     trained = [read_json(folder.metrics)["environment"] for folder in folders]
-    made = origin(*declared_by(SCENARIO), runs=trained)
+    source = origin(*declared_by(SCENARIO), runs=trained)
     below = (*notes(runs, people, planned=len(names)), NOTE)
-    sheet = rendering.accuracy_sheet(table, (*below, *made))
+    sheet = rendering.accuracy_sheet(table, (*below, *source))
     table, printed = beside_printed(table)
     sheet = replace(sheet, rows=(*sheet.rows, *printed))
-    write_text(given.output / "table.csv", rendering.to_csv(table, (*made, *below)))
-    write_text(given.output / "table.md", rendering.to_markdown(sheet))
-    save_svg(accuracy_against_epsilon(table, people, chance=tables.chance_of(runs)), given.output / "accuracy.svg")
+    write_text(arguments.output / "table.csv", rendering.to_csv(table, (*source, *below)))
+    write_text(arguments.output / "table.md", rendering.to_markdown(sheet))
+    save_svg(accuracy_against_epsilon(table, people, chance=tables.chance_of(runs)), arguments.output / "accuracy.svg")
     print(rendering.to_text(sheet))
 
 

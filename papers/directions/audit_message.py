@@ -72,7 +72,7 @@ def attacked(mechanism: str, others: str, epsilon: float) -> dict[str, object]:
         kappa = concentration_for_epsilon(epsilon, probability=1.0, dimension=len(without), releases=1, delta=DELTA)
         claim = {Direction(1.0, kappa, len(without)): 1}
         first = torch.eye(1, len(without))[0]
-        centres = [each / each.norm() if float(each.norm()) else first for each in (without, inside)]
+        centres = [vector / vector.norm() if float(vector.norm()) else first for vector in (without, inside)]
     else:
         sigma = 1 / gaussian.mu(epsilon, DELTA)
         claim, centres = {NoisySum(1.0, sigma): 1}, [without, inside]
@@ -88,7 +88,7 @@ def attacked(mechanism: str, others: str, epsilon: float) -> dict[str, object]:
             else noisy_mean(centre, sigma, 1.0, random)
             for _ in range(TRIALS)
         )
-        scores.append(np.array([float((each - middle).double() @ towards) for each in seen]))
+        scores.append(np.array([float((vector - middle).double() @ towards) for vector in seen]))
     errors, claimed = count_errors(scores[0], scores[1], 0.0, confidence=CONFIDENCE), Claim(claim, DELTA)
     cosine = torch.nn.functional.cosine_similarity(*centres, dim=0)
     return {
@@ -102,17 +102,17 @@ def attacked(mechanism: str, others: str, epsilon: float) -> dict[str, object]:
     }
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
+def sheet(frame: pd.DataFrame) -> Sheet:
     """Lay the table out."""
     lines = [
         (row["others"], row["mechanism"], f"{row['epsilon']:g}", f"{row['measured']:.2f}", f"{row['estimate']:.2f}")
-        for row in found.to_dict("records")
+        for row in frame.to_dict("records")
     ]
     notes = (
         f"Measured: lower confidence bound of {CONFIDENCE:.0%} on ε at δ = {DELTA:g}, from {TRIALS} messages with the "
         "person and as many without. Estimate: the same without a margin. The attacker knows all gradients.",
         "Others: " + "; ".join(f"{name}: {meaning}" for name, meaning in OTHERS.items()) + ".",
-        f"Gradients of {found['dimension'].iloc[0]:,} real numbers, all clipped.",
+        f"Gradients of {frame['dimension'].iloc[0]:,} real numbers, all clipped.",
     )
     columns = ("others", "mechanism", "claimed ε", "measured", "estimate")
     return Sheet("What one message shows of one person, at equal ε", columns, tuple(lines), notes, names=2)
@@ -120,13 +120,13 @@ def sheet(found: pd.DataFrame) -> Sheet:
 
 def main() -> None:
     """Attack, and write the table."""
-    given = parser_of(__doc__, "directions").parse_args()
+    arguments = parser_of(__doc__, "directions").parse_args()
     rows = []
     for others, epsilon, mechanism in product(OTHERS, EPSILONS, MECHANISMS):
         rows.append(attacked(mechanism, others, epsilon))
         print(rows[-1], flush=True)
-    found, made = pd.DataFrame(rows), origin(f"{PATIENTS} public patients, simulated for the attack", str(SEED))
-    write_table(given.output / "audit", found, sheet(found), made)
+    frame, source = pd.DataFrame(rows), origin(f"{PATIENTS} public patients, simulated for the attack", str(SEED))
+    write_table(arguments.output / "audit", frame, sheet(frame), source)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from papers.directions.tabulate_capacity import (
     steps_of,
 )
 from papers.experiments import laid_out, parser_of, write_table
-from papers.keptruns import KeptRuns, places
+from papers.keptruns import KeptRuns, environments
 from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.base.randomness import Purpose, stream
 from zetadp.report.provenance import origin, seeds_shown
@@ -110,10 +110,10 @@ def level(mechanism: str, pair: int) -> float:
 def together(data: str, batch: int, seed: int) -> list[Run]:
     """Return the runs of one data set, batch and seed."""
     pairs = product(KAPPAS, ("printed_direction", "direction", "gaussian"))
-    found = [("none", 0, "none"), ("none", 0, "gradient"), *((mechanism, pair, "none") for pair, mechanism in pairs)]
+    kinds = [("none", 0, "none"), ("none", 0, "gradient"), *((mechanism, pair, "none") for pair, mechanism in pairs)]
     apart = product(KAPPAS_APART, ("printed_direction", "gaussian"))
-    found += [("none", 0, "apart"), *((mechanism, pair, "apart") for pair, mechanism in apart)]
-    return [Run(data, batch, *each, seed) for each in found]
+    kinds += [("none", 0, "apart"), *((mechanism, pair, "apart") for pair, mechanism in apart)]
+    return [Run(data, batch, *kind, seed) for kind in kinds]
 
 
 @lru_cache(maxsize=4)
@@ -123,8 +123,8 @@ def examples(data: str, part: Part) -> tuple[Tensor, Tensor]:
     MNIST is cropped to its centre, Fashion-MNIST made smaller.
     """
     fetch_digits(IMAGES / data, SOURCES[data])
-    found, labels = read_digits(IMAGES / data, part, SOURCES[data])
-    images = torch.from_numpy(found.copy())[:, None].float() / 255
+    pixels, labels = read_digits(IMAGES / data, part, SOURCES[data])
+    images = torch.from_numpy(pixels.copy())[:, None].float() / 255
     if data == "mnist":
         edge = (images.shape[-1] - SIDE) // 2
         images = images[..., edge : edge + SIDE, edge : edge + SIDE]
@@ -155,8 +155,8 @@ def scores(weights: Tensor, images: Tensor) -> tuple[list[Tensor], Tensor]:
 
 def errors_of(weights: Tensor, images: Tensor, labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return each layer's errors and inputs. A person's gradient of the layer is their outer product."""
-    inputs, found = scores(weights, images)
-    errors = [found.softmax(dim=2) - functional.one_hot(labels, UNITS[-1])]
+    inputs, outputs = scores(weights, images)
+    errors = [outputs.softmax(dim=2) - functional.one_hot(labels, UNITS[-1])]
     for layer, after in zip(layers(weights)[:0:-1], inputs[:0:-1], strict=True):
         errors.insert(0, (errors[0] @ layer) * after * (1 - after))
     return errors, inputs
@@ -208,8 +208,8 @@ def trained(data: str, batch: int, seed: int) -> list[float]:
     bounds = torch.tensor([CLIP if run.pair else math.inf for run in runs])
     optimiser = torch.optim.Adam([weights], lr=LEARNING_RATE)
     for _ in range(steps_of(batch)):
-        drawn = torch.from_numpy((draws.random(len(images)) < batch / RECORDS).nonzero()[0])
-        totals = clipped_sums(weights, images[drawn], labels[drawn], bounds)
+        members = torch.from_numpy((draws.random(len(images)) < batch / RECORDS).nonzero()[0])
+        totals = clipped_sums(weights, images[members], labels[members], bounds)
         gradients = [
             released(run, total, noises["apart" if run.decay == "apart" else "none"])
             for run, total in zip(runs, totals, strict=True)
@@ -218,21 +218,21 @@ def trained(data: str, batch: int, seed: int) -> list[float]:
         weights.mul_(1 - LEARNING_RATE * apart)
         optimiser.step()
     tested, right = examples(data, "test")
-    found = torch.cat([scores(weights, part)[1].argmax(dim=2) for part in tested.split(500)], dim=1)
-    return [100 * float(share) for share in (found == right).float().mean(dim=1)]
+    predictions = torch.cat([scores(weights, part)[1].argmax(dim=2) for part in tested.split(500)], dim=1)
+    return [100 * float(share) for share in (predictions == right).float().mean(dim=1)]
 
 
-def fill(kept: KeptRuns[Run], batches: list[int], seeds: int) -> None:
+def fill(store: KeptRuns[Run], batches: list[int], seeds: int) -> None:
     """Make every run with these batches and the first seeds that is not there yet, first those of the first seed."""
-    each = product(SEEDS[BATCH][:seeds], batches, NAMES)
-    wanted = [(data, batch, seed) for seed, batch, data in each if seed in SEEDS[batch]]
-    for run in [*kept.missing(together(*each)[-1] for each in wanted)]:
+    combinations = product(SEEDS[BATCH][:seeds], batches, NAMES)
+    batches_wanted = [(data, batch, seed) for seed, batch, data in combinations if seed in SEEDS[batch]]
+    for run in [*store.missing(together(*combination)[-1] for combination in batches_wanted)]:
         runs = together(run.data, run.batch, run.seed)
         before = time.process_time()
         accuracies = trained(run.data, run.batch, run.seed)
         seconds = (time.process_time() - before) / len(runs)
-        for own, accuracy in zip(runs, accuracies, strict=True):
-            kept.add(own, accuracy=f"{accuracy:.2f}", seconds=f"{seconds:.2f}")
+        for member, accuracy in zip(runs, accuracies, strict=True):
+            store.add(member, accuracy=f"{accuracy:.2f}", seconds=f"{seconds:.2f}")
 
 
 @lru_cache
@@ -248,12 +248,12 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each data set, batch, mechanism, pair and decay, with what the paper prints."""
     keys = ["data", "batch", "mechanism", "pair", "decay"]
     grouped = runs.groupby(keys, sort=False)["accuracy"]
-    found = grouped.agg(accuracy="mean", accuracy_std="std", seeds="size").reset_index()
-    kinds = list(zip(found["mechanism"], found["pair"], found["batch"], strict=True))
-    found["level"] = [level(mechanism, pair) for mechanism, pair, _ in kinds]
-    found["printed_epsilon"] = [TABLE_4[pair][0] if pair else math.inf for _, pair, _ in kinds]
-    found["true_epsilon"] = [true_epsilon(*kind) for kind in kinds]
-    return found.merge(pd.read_csv(PRINTED, comment="#"), how="left", on=keys[:4])
+    frame = grouped.agg(accuracy="mean", accuracy_std="std", seeds="size").reset_index()
+    kinds = list(zip(frame["mechanism"], frame["pair"], frame["batch"], strict=True))
+    frame["level"] = [level(mechanism, pair) for mechanism, pair, _ in kinds]
+    frame["printed_epsilon"] = [TABLE_4[pair][0] if pair else math.inf for _, pair, _ in kinds]
+    frame["true_epsilon"] = [true_epsilon(*kind) for kind in kinds]
+    return frame.merge(pd.read_csv(PRINTED, comment="#"), how="left", on=keys[:4])
 
 
 def main() -> None:
@@ -263,16 +263,16 @@ def main() -> None:
         "--batches", type=int, nargs="*", default=[128, 64, 32], choices=SEEDS, help="batches (%(default)s)"
     )
     parser.add_argument("--seeds", type=int, default=len(SEEDS[BATCH]), help="number of seeds, at most (%(default)s)")
-    given = parser.parse_args()
-    kept = KeptRuns(Path("results/directions_utility/runs.csv"), Run, "accuracy", "seconds")
-    fill(kept, given.batches, given.seeds)
-    frame = kept.read()
-    for name, own in (("utility", frame[frame["batch"] == BATCH]), ("utility_small", frame[frame["batch"] < BATCH])):
-        if len(own):
-            minutes = f"All runs took {own['seconds'].sum() / 60:.0f} min of processor time."
+    arguments = parser.parse_args()
+    store = KeptRuns(Path("results/directions_utility/runs.csv"), Run, "accuracy", "seconds")
+    fill(store, arguments.batches, arguments.seeds)
+    frame = store.read()
+    for name, part in (("utility", frame[frame["batch"] == BATCH]), ("utility_small", frame[frame["batch"] < BATCH])):
+        if len(part):
+            minutes = f"All runs took {part['seconds'].sum() / 60:.0f} min of processor time."
             cohorts = "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated"
-            found, made = table(own), origin(cohorts, seeds_shown(own["seed"]), runs=places(own))
-            write_table(given.output / name, found, laid_out(TITLE, found, (*NOTES, minutes)), made)
+            table_shown, source = table(part), origin(cohorts, seeds_shown(part["seed"]), runs=environments(part))
+            write_table(arguments.output / name, table_shown, laid_out(TITLE, table_shown, (*NOTES, minutes)), source)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ from papers.directions.compare_utility import (
 from papers.directions.sampler import draw_direction
 from papers.directions.tabulate_capacity import DIMENSION
 from papers.experiments import laid_out, parser_of, write_table
-from papers.keptruns import KeptRuns, places
+from papers.keptruns import KeptRuns, environments
 from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
@@ -146,21 +146,21 @@ class Run:
 def together(data: str, attack: str, batch: int, seed: int, only: Container[int] = ()) -> list[Run]:
     """Return the attacks on one batch; with ``only``, those without noise and those of these pairs."""
     if attack == "dlg":
-        found = [("none", 0), ("gaussian", 500), ("printed_direction", 500)]
+        kinds = [("none", 0), ("gaussian", 500), ("printed_direction", 500)]
     else:
         pairs = (*KAPPAS, 500) if batch == max(BATCHES) else KAPPAS
-        found = [("none", 0), ("clipped", 0), ("by_layer", 0), *product(("gaussian", "printed_direction"), pairs)]
-        found += [("direction", pair) for pair in ALIKE]
+        kinds = [("none", 0), ("clipped", 0), ("by_layer", 0), *product(("gaussian", "printed_direction"), pairs)]
+        kinds += [("direction", pair) for pair in ALIKE]
     if only and attack == "iga" and batch == max(BATCHES):
-        found += product(LESS, KAPPAS)
-    some = [(mechanism, pair) for mechanism, pair in found if not (only and pair) or pair in only]
-    return [Run(data, attack, batch, mechanism, pair, seed) for mechanism, pair in some]
+        kinds += product(LESS, KAPPAS)
+    kinds_wanted = [(mechanism, pair) for mechanism, pair in kinds if not (only and pair) or pair in only]
+    return [Run(data, attack, batch, mechanism, pair, seed) for mechanism, pair in kinds_wanted]
 
 
 def batches() -> list[tuple[str, str, int, int]]:
     """Return data, attack, batch and seed of everything, in the order in which it is made."""
-    each = [*product(NAMES, ("iga",), BATCHES), *product(NAMES, ("dlg",), (DLG_BATCH,))]
-    return [(*batch, seed) for seed in SEEDS for batch in each]
+    cells = [*product(NAMES, ("iga",), BATCHES), *product(NAMES, ("dlg",), (DLG_BATCH,))]
+    return [(*batch, seed) for seed in SEEDS for batch in cells]
 
 
 def standardised(data: str, pixels: Tensor) -> Tensor:
@@ -187,19 +187,19 @@ def searched(weights: Tensor, messages: Tensor, labels: Tensor, start: Tensor, l
     steps
         Number of steps.
     """
-    found = start.repeat(len(messages), 1, 1).requires_grad_()
-    optimiser = torch.optim.Adam([found], lr=SIZE)
+    images = start.repeat(len(messages), 1, 1).requires_grad_()
+    optimiser = torch.optim.Adam([images], lr=SIZE)
     rate = torch.optim.lr_scheduler.MultiStepLR(optimiser, [int(fall * steps) for fall in FALLS], 0.1)
     networks, seen = weights.expand(len(messages), -1), messages / messages.norm(dim=1, keepdim=True)
     for _ in range(steps):
-        own = summed(*errors_of(networks, found, labels))
-        cost = -((own * seen).sum(dim=1) / own.norm(dim=1)).sum()
-        found.grad = torch.autograd.grad(cost, found)[0].sign_()
+        gradients = summed(*errors_of(networks, images, labels))
+        cost = -((gradients * seen).sum(dim=1) / gradients.norm(dim=1)).sum()
+        images.grad = torch.autograd.grad(cost, images)[0].sign_()
         optimiser.step()
         rate.step()
         with torch.no_grad():
-            found.clamp_(*limits)
-    return found.detach()
+            images.clamp_(*limits)
+    return images.detach()
 
 
 def nearest(weights: Tensor, message: Tensor, labels: Tensor, data: str, seed: int) -> Tensor:
@@ -209,11 +209,11 @@ def nearest(weights: Tensor, message: Tensor, labels: Tensor, data: str, seed: i
     """
     known = weights.double()
 
-    def pixels(found: Tensor) -> Tensor:
-        return 0.5 + found / math.sqrt(12)
+    def pixels(numbers: Tensor) -> Tensor:
+        return 0.5 + numbers / math.sqrt(12)
 
-    def gradient(found: Tensor) -> Tensor:
-        return summed(*errors_of(known, standardised(data, pixels(found)), labels))[0] / len(labels)
+    def gradient(numbers: Tensor) -> Tensor:
+        return summed(*errors_of(known, standardised(data, pixels(numbers)), labels))[0] / len(labels)
 
     shape = (len(labels), SIDE * SIDE)
     start = torch.Generator().manual_seed(seed)
@@ -224,97 +224,100 @@ def attacked(runs: list[Run], steps: int = STEPS) -> tuple[list[dict[str, float]
     """Attack one batch under several mechanisms; return the scores, and the images found as pixels of [0, 1]."""
     data, attack, batch, seed = runs[0].data, runs[0].attack, runs[0].batch, runs[0].seed
     images, labels = examples(data, "train")
-    drawn = torch.from_numpy(stream(seed, Purpose.SAMPLING, batch).choice(len(images), batch, replace=False))
-    true, classes, weights = images[drawn], labels[drawn], begun(seed)
+    members = torch.from_numpy(stream(seed, Purpose.SAMPLING, batch).choice(len(images), batch, replace=False))
+    true, classes, weights = images[members], labels[members], begun(seed)
     mean, deviation = MOMENTS[data]
     messages = torch.stack([run.message(weights, true, classes) for run in runs])
-    others = other_batches(images, labels, drawn, seed)
+    others = other_batches(images, labels, members, seed)
     if attack == "dlg":
-        found = [nearest(weights, message, classes, data, seed) for message in messages]
-        shown = torch.stack(found).float().clamp(0, 1)  # under noise this search leaves every range
+        rebuilt = [nearest(weights, message, classes, data, seed) for message in messages]
+        pictures = torch.stack(rebuilt).float().clamp(0, 1)  # under noise this search leaves every range
         true, others = true * deviation + mean, others * deviation + mean
-        return [scores(true, x, true, x, classes, others) for x in shown], shown
+        return [scores(true, x, true, x, classes, others) for x in pictures], pictures
     start = torch.from_numpy(stream(seed, Purpose.PAIRING, batch).standard_normal(true.shape, dtype=np.float32))
     limits = standardised(data, torch.tensor([0.0, 1.0]))
-    found = searched(weights, messages, classes, start, limits, steps)
-    shown = found * deviation + mean
+    rebuilt = searched(weights, messages, classes, start, limits, steps)
+    pictures = rebuilt * deviation + mean
     pixels = true * deviation + mean
-    return [scores(true, x, pixels, p, classes, others) for x, p in zip(found, shown, strict=True)], shown
+    return [scores(true, x, pixels, p, classes, others) for x, p in zip(rebuilt, pictures, strict=True)], pictures
 
 
-def other_batches(images: Tensor, labels: Tensor, drawn: Tensor, seed: int) -> Tensor:
+def other_batches(images: Tensor, labels: Tensor, batch_members: Tensor, seed: int) -> Tensor:
     """Return other batches with the classes of the drawn one, shape (batch, image, pixel), without its images."""
-    random, batches = stream(seed, Purpose.BOOTSTRAP, len(drawn)), torch.empty(OTHERS, len(drawn), images.shape[1])
+    random = stream(seed, Purpose.BOOTSTRAP, len(batch_members))
+    batches = torch.empty(OTHERS, len(batch_members), images.shape[1])
     free = torch.ones(len(images), dtype=torch.bool)
-    free[drawn] = False
-    classes = labels[drawn]
+    free[batch_members] = False
+    classes = labels[batch_members]
     for number in classes.unique():
         members = (free & (labels == number)).nonzero()[:, 0].numpy()
-        places = classes == number
+        positions = classes == number
         for batch in batches:
-            batch[places] = images[random.choice(members, int(places.sum()), replace=False)]
+            batch[positions] = images[random.choice(members, int(positions.sum()), replace=False)]
     return batches
 
 
-def costs_of(true: Tensor, found: Tensor) -> Tensor:
+def costs_of(true: Tensor, rebuilt: Tensor) -> Tensor:
     """Return the mean squared error of every image found against every true one."""
-    return torch.cdist(true, found).square() / true.shape[1]
+    return torch.cdist(true, rebuilt).square() / true.shape[1]
 
 
-def matched(true: Tensor, found: Tensor, classes: Tensor) -> float:
+def matched(true: Tensor, rebuilt: Tensor, classes: Tensor) -> float:
     """Return the mean squared error with the best match among images of the same class."""
-    costs = costs_of(true, found)
+    costs = costs_of(true, rebuilt)
     barred = torch.where(classes[:, None] == classes, costs, math.inf)
     rows, columns = linear_sum_assignment(barred.nan_to_num(posinf=1e6).numpy())
     return float(costs[rows, columns].mean())
 
 
 def scores(
-    true: Tensor, found: Tensor, pixels: Tensor, shown: Tensor, classes: Tensor, others: Tensor
+    true: Tensor, rebuilt: Tensor, pixels: Tensor, shown_pixels: Tensor, classes: Tensor, others: Tensor
 ) -> dict[str, float]:
     """Return errors of images in the network's units, and their similarity as pixels of [0, 1]."""
-    by_chance = [matched(batch, found, classes) for batch in others]
-    pictures = (part.unflatten(1, (SIDE, SIDE)).double().numpy() for part in (pixels, shown))
+    by_chance = [matched(batch, rebuilt, classes) for batch in others]
+    pictures = (part.unflatten(1, (SIDE, SIDE)).double().numpy() for part in (pixels, shown_pixels))
     return {
-        "mse": float(costs_of(true, found).diagonal().mean()),
-        "matched": matched(true, found, classes),
+        "mse": float(costs_of(true, rebuilt).diagonal().mean()),
+        "matched": matched(true, rebuilt, classes),
         "others": float(np.mean(by_chance)),
         "others_std": float(np.std(by_chance)),
         "ssim": float(ssim(*pictures, peak=1.0).mean()),
     }
 
 
-def fill(kept: KeptRuns[Run], sets: Container[str], sizes: Container[int], only: Container[int]) -> None:
+def fill(store: KeptRuns[Run], sets: Container[str], sizes: Container[int], only: Container[int]) -> None:
     """Make every attack on these batches that is not there yet, and keep pictures of the first large batches."""
     for batch in batches():
         runs = together(*batch, only)
-        if batch[0] not in sets or batch[2] not in sizes or not [*kept.missing(runs)]:
+        if batch[0] not in sets or batch[2] not in sizes or not [*store.missing(runs)]:
             continue
         before = time.process_time()
-        found, shown = attacked(runs)
+        errors, pictures = attacked(runs)
         seconds = (time.process_time() - before) / len(runs)
         if batch[1:] == ("iga", max(BATCHES), SEEDS[0]) and not only:
-            np.save(kept.path.with_name(f"{batch[0]}.npy"), shown[:, :PICTURES].numpy())
-        for run, own in zip(runs, found, strict=True):
-            kept.add(run, **{name: f"{value:.4f}" for name, value in own.items()}, seconds=f"{seconds:.1f}")
+            np.save(store.path.with_name(f"{batch[0]}.npy"), pictures[:, :PICTURES].numpy())
+        for run, scores_of_run in zip(runs, errors, strict=True):
+            store.add(run, **{name: f"{value:.4f}" for name, value in scores_of_run.items()}, seconds=f"{seconds:.1f}")
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each data set, attack, batch, mechanism and pair, with what the paper prints."""
     keys = ["data", "attack", "batch", "mechanism", "pair"]
-    found = runs.groupby(keys, sort=False).agg(
+    frame = runs.groupby(keys, sort=False).agg(
         mse=("mse", "mean"), spread=("mse", "std"), matched=("matched", "mean"), others=("others", "mean"),
         others_std=("others_std", "mean"), ssim=("ssim", "mean"), seeds=("seed", "nunique"),
     ).reset_index()  # fmt: skip
-    each = [Run(*key, 0) for key in found[keys].itertuples(index=False, name=None)]
-    found["level"] = [run.level if run.pair else math.nan for run in each]
-    found["epsilon"] = [math.nan if run.mechanism in LESS else true_epsilon(run.mechanism, run.pair) for run in each]
-    found["capacity"] = [run.capacity for run in each]
+    runs_of_rows = [Run(*key, 0) for key in frame[keys].itertuples(index=False, name=None)]
+    frame["level"] = [run.level if run.pair else math.nan for run in runs_of_rows]
+    frame["epsilon"] = [
+        math.nan if run.mechanism in LESS else true_epsilon(run.mechanism, run.pair) for run in runs_of_rows
+    ]
+    frame["capacity"] = [run.capacity for run in runs_of_rows]
     printed = pd.read_csv(PRINTED, comment="#").rename(columns={"mse": "printed_mse", "ssim": "printed_ssim"})
-    return found.merge(printed, how="left", on=keys)
+    return frame.merge(printed, how="left", on=keys)
 
 
-def judged(found: pd.DataFrame) -> pd.DataFrame:
+def count_ordered(frame: pd.DataFrame) -> pd.DataFrame:
     """Say what orders the errors at an equal network and batch.
 
     ``epsilon`` and ``capacity`` are rank correlations with the error over all noisy settings. ``pairs`` counts a
@@ -323,18 +326,20 @@ def judged(found: pd.DataFrame) -> pd.DataFrame:
     mechanism, directions with the paper's kappas, and how many of them capacity orders; there epsilon is no different.
     """
     rows = []
-    noisy = found[(found["attack"] == "iga") & (found["pair"] > 0)]
-    for (data, batch), own in noisy.groupby(["data", "batch"], sort=False):
-        row = {"data": data, "batch": batch, "settings": len(own)}
-        row |= {name: spearmanr(own[name], -own["mse"]).statistic for name in ("epsilon", "capacity")}
-        gaussian = own["mechanism"] == "gaussian"
-        beside = product(own[gaussian].itertuples(), own[~gaussian].itertuples())
-        apart = [(a, b) for a, b in beside if abs(a.mse - b.mse) > APART]
+    noisy = frame[(frame["attack"] == "iga") & (frame["pair"] > 0)]
+    for (data, batch), rows_of_batch in noisy.groupby(["data", "batch"], sort=False):
+        row = {"data": data, "batch": batch, "settings": len(rows_of_batch)}
+        row |= {
+            name: spearmanr(rows_of_batch[name], -rows_of_batch["mse"]).statistic for name in ("epsilon", "capacity")
+        }
+        gaussian = rows_of_batch["mechanism"] == "gaussian"
+        gaussian_and_direction = product(rows_of_batch[gaussian].itertuples(), rows_of_batch[~gaussian].itertuples())
+        apart = [(a, b) for a, b in gaussian_and_direction if abs(a.mse - b.mse) > APART]
         alike = [(a, b) for a, b in apart if b.mechanism == "direction" and a.pair == b.pair]
         row |= {"pairs": len(apart)} | {f"{name}_orders": ordered(apart, name) for name in ("epsilon", "capacity")}
         row |= {"alike": len(alike), "capacity_orders_alike": ordered(alike, "capacity")}
         for name, mechanism in (("gaussians", "gaussian"), ("directions", "printed_direction")):
-            pairs = combinations(own[own["mechanism"] == mechanism].itertuples(), 2)
+            pairs = combinations(rows_of_batch[rows_of_batch["mechanism"] == mechanism].itertuples(), 2)
             apart = [(a, b) for a, b in pairs if abs(a.mse - b.mse) > APART]
             row |= {name: len(apart), f"capacity_orders_{name}": ordered(apart, "capacity")}
         rows.append(row)
@@ -346,40 +351,40 @@ def ordered(pairs: list[tuple[Any, Any]], name: str) -> int:
     return sum((getattr(a, name) > getattr(b, name)) == (a.mse < b.mse) for a, b in pairs)
 
 
-def figure(found: pd.DataFrame, folder: Path) -> Figure:
+def figure(frame: pd.DataFrame, folder: Path) -> Figure:
     """Draw the first images of a large batch as each message shows them, and errors against epsilon and capacity."""
     with figure_style():
-        drawn = blank(8.2, h_pad=0.06, w_pad=0.06)
-        parts = drawn.subfigures(2, 1, height_ratios=(1.2, 1))
+        canvas = blank(8.2, h_pad=0.06, w_pad=0.06)
+        parts = canvas.subfigures(2, 1, height_ratios=(1.2, 1))
         for part, data in zip(parts[0].subfigures(1, 2), NAMES, strict=True):
             pictures(part, data, np.load(folder / f"{data}.npy"))
         for line, data in zip(parts[1].subplots(1, 4, sharey=False).reshape(2, 2), NAMES, strict=True):
-            own = found[(found["data"] == data) & (found["batch"] == max(BATCHES)) & (found["pair"] > 0)]
+            rows_of_data = frame[(frame["data"] == data) & (frame["batch"] == max(BATCHES)) & (frame["pair"] > 0)]
             for panel, name in zip(line, ("epsilon", "capacity"), strict=True):
                 for number, mechanism in enumerate(("gaussian", "printed_direction", "direction")):
-                    rows = own[own["mechanism"] == mechanism]
+                    rows = rows_of_data[rows_of_data["mechanism"] == mechanism]
                     look = line_look(number) | {"linestyle": ""}
                     panel.plot(rows[name], rows["mse"], label=MECHANISMS[mechanism], **look)
                 panel.set(xscale="log", xlabel="true ε" if name == "epsilon" else "log capacity, nats")
             line[0].set_ylabel(f"error (MSE), {NAMES[data]}")
         parts[1].legend(*line[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-        set_title(drawn, f"What one message of {max(BATCHES)} images shows, and which figure orders it")
-    return drawn
+        set_title(canvas, f"What one message of {max(BATCHES)} images shows, and which figure orders it")
+    return canvas
 
 
-def pictures(part: SubFigure, data: str, shown: np.ndarray) -> None:
+def pictures(part: SubFigure, data: str, rebuilt: np.ndarray) -> None:
     """Draw true images, and as they are rebuilt under a few mechanisms."""
     runs = together(data, "iga", max(BATCHES), SEEDS[0])
     images = examples(data, "train")[0]
-    drawn = stream(SEEDS[0], Purpose.SAMPLING, max(BATCHES)).choice(len(images), max(BATCHES), replace=False)
-    lines = {"true": images[drawn[:PICTURES]].numpy()}
-    for run, found in zip(runs, shown, strict=True):
+    members = stream(SEEDS[0], Purpose.SAMPLING, max(BATCHES)).choice(len(images), max(BATCHES), replace=False)
+    lines = {"true": images[members[:PICTURES]].numpy()}
+    for run, pixels in zip(runs, rebuilt, strict=True):
         if run.pair in {0, 75, 500} and run.mechanism in MECHANISMS and run.mechanism not in {"by_layer", "direction"}:
             symbol = "σ" if run.mechanism == "gaussian" else "κ"
-            lines[f"{symbol} = {run.level:g}" if run.pair else MECHANISMS[run.mechanism]] = found
+            lines[f"{symbol} = {run.level:g}" if run.pair else MECHANISMS[run.mechanism]] = pixels
     panels = part.subplots(len(lines), PICTURES)
-    for row, (name, own) in zip(panels, lines.items(), strict=True):
-        for panel, image in zip(row, own, strict=True):
+    for row, (name, images_of_line) in zip(panels, lines.items(), strict=True):
+        for panel, image in zip(row, images_of_line, strict=True):
             panel.imshow(image.reshape(SIDE, SIDE), cmap="gray_r")
             panel.set(xticks=[], yticks=[])
         row[0].set_ylabel(name, fontsize=SMALL, rotation=0, ha="right", va="center")
@@ -392,20 +397,22 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=list(NAMES), choices=NAMES, help="images (all)")
     parser.add_argument("--batches", type=int, nargs="*", default=sizes, choices=sizes, help="batches (all)")
     parser.add_argument("--pairs", type=int, nargs="*", default=[], choices=KAPPAS, help="noise levels (all)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     folder = Path("results/directions_inversion")
-    kept = KeptRuns(folder / "runs.csv", Run, "mse", "matched", "others", "others_std", "ssim", "seconds")
-    fill(kept, given.data, given.batches, given.pairs)
-    frame = kept.read()
+    store = KeptRuns(folder / "runs.csv", Run, "mse", "matched", "others", "others_std", "ssim", "seconds")
+    fill(store, arguments.data, arguments.batches, arguments.pairs)
+    frame = store.read()
     cohorts = "MNIST and Fashion-MNIST, training images, not simulated"
-    found, made = table(frame), origin(cohorts, seeds_shown(SEEDS), runs=places(frame))
-    if given.pairs or {*given.data, *given.batches} < {*NAMES, *sizes}:
-        write_table(given.output / "matched", found, laid_out(TITLE, found, (NOTE,)), made)
+    frame_shown, source = table(frame), origin(cohorts, seeds_shown(SEEDS), runs=environments(frame))
+    if arguments.pairs or {*arguments.data, *arguments.batches} < {*NAMES, *sizes}:
+        write_table(arguments.output / "matched", frame_shown, laid_out(TITLE, frame_shown, (NOTE,)), source)
         return
-    write_table(given.output / "inversion", found, laid_out(TITLE, found, (NOTE,)), made)
-    write_text(given.output / "judged.csv", to_csv(judged(found), (NOTE, *made), float_format="%.3g"))
-    save_svg(figure(found, folder), given.output / "inversion.svg")
-    print(f"{given.output}: inversion.csv, judged.csv, inversion.md, inversion.svg")
+    write_table(arguments.output / "inversion", frame_shown, laid_out(TITLE, frame_shown, (NOTE,)), source)
+    write_text(
+        arguments.output / "judged.csv", to_csv(count_ordered(frame_shown), (NOTE, *source), float_format="%.3g")
+    )
+    save_svg(figure(frame_shown, folder), arguments.output / "inversion.svg")
+    print(f"{arguments.output}: inversion.csv, judged.csv, inversion.md, inversion.svg")
 
 
 if __name__ == "__main__":

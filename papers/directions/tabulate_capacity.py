@@ -233,7 +233,7 @@ def points() -> pd.DataFrame:
     rows = []
     for kappa, errors in ERRORS.items():
         printed, noise = TABLE_4[kappa]
-        for name, found in zip(("direction", "gaussian"), errors, strict=True):
+        for name, error in zip(("direction", "gaussian"), errors, strict=True):
             gaussian = name == "gaussian"
             row = {"mechanism": name, "setting": noise if gaussian else kappa, "printed_epsilon": printed}
             row["true_epsilon"] = gaussian_epsilon(noise) if gaussian else direction_epsilon(kappa)
@@ -241,44 +241,44 @@ def points() -> pd.DataFrame:
                 row[f"capacity_radius_{radius_name}"] = (
                     gaussian_capacity(noise, radius, DIMENSION) if gaussian else direction_capacity(kappa, DIMENSION)
                 )
-            rows.append(row | dict(zip((f"error_{data}" for data in DATA), found, strict=True)))
+            rows.append(row | dict(zip((f"error_{data}" for data in DATA), error, strict=True)))
     return pd.DataFrame(rows)
 
 
 def claim() -> pd.DataFrame:
     """Return the rank correlation of each predictor with the printed error of reconstruction."""
-    found, rows = points(), []
+    frame, rows = points(), []
     for predictor in ("printed_epsilon", "true_epsilon", *(f"capacity_radius_{name}" for name in RADII)):
-        ranks = {f"spearman_{data}": spearmanr(found[predictor], found[f"error_{data}"]).statistic for data in DATA}
+        ranks = {f"spearman_{data}": spearmanr(frame[predictor], frame[f"error_{data}"]).statistic for data in DATA}
         rows.append({"predictor": predictor.replace("_", " "), **ranks})
     return pd.DataFrame(rows)
 
 
 def figure() -> Figure:
     """Draw the printed errors against the true epsilon and against the capacity for the batch's mean."""
-    found = points()
+    frame = points()
     with figure_style():
-        drawn = blank(4.6, h_pad=0.08, w_pad=0.08)
-        left, right = drawn.subplots(1, 2, sharey=True)
+        canvas = blank(4.6, h_pad=0.08, w_pad=0.08)
+        left, right = canvas.subplots(1, 2, sharey=True)
         panels = (
             (left, "true_epsilon", "true ε of the run"),
             (right, "capacity_radius_128", "log capacity of a step, nats (radius 128)"),
         )
         for panel, column, label in panels:
             for index, (mechanism, data) in enumerate((m, d) for m in ("direction", "gaussian") for d in DATA):
-                part = found[found["mechanism"] == mechanism].sort_values(column)
-                shown = "von Mises-Fisher" if mechanism == "direction" else "Gaussian"
-                panel.plot(part[column], part[f"error_{data}"], label=f"{shown}, {data}", **line_look(index))
+                part = frame[frame["mechanism"] == mechanism].sort_values(column)
+                mechanism_shown = "von Mises-Fisher" if mechanism == "direction" else "Gaussian"
+                panel.plot(part[column], part[f"error_{data}"], label=f"{mechanism_shown}, {data}", **line_look(index))
             panel.set(xscale="log", xlabel=label)
         left.set_ylabel("printed reconstruction error (MSE)")
         right.legend(frameon=False, fontsize=SMALL, loc="lower left")
-        set_title(drawn, "Reconstruction follows capacity across mechanisms, and epsilon within each")
+        set_title(canvas, "Reconstruction follows capacity across mechanisms, and epsilon within each")
         text = (
             "Batch 128, δ = 1/60000, 1407 steps. Errors are those that the paper prints; higher means that the attack "
             "sees less. They were not measured again."
         )
-        explained(drawn, text)
-    return drawn
+        explained(canvas, text)
+    return canvas
 
 
 PARTS = {
@@ -294,7 +294,7 @@ PARTS = {
 
 def main() -> None:
     """Compute all parts, and write both tables and the figure."""
-    given, start = parser_of(__doc__, "directions").parse_args(), time.process_time()
+    arguments, start = parser_of(__doc__, "directions").parse_args(), time.process_time()
     parts = {}
     for name in PARTS:
         parts[name] = globals()[name]()
@@ -308,8 +308,8 @@ def main() -> None:
         f"Everything took {time.process_time() - start:.0f} s of processor time. [What it means](../README.md).\n\n"
         "![Printed errors against epsilon and capacity](figure.svg)\n\n"
     )
-    write_parts(given.output / "table", PARTS, parts, head, origin("none", "none"))
-    save_svg(figure(), given.output / "figure.svg")
+    write_parts(arguments.output / "table", PARTS, parts, head, origin("none", "none"))
+    save_svg(figure(), arguments.output / "figure.svg")
 
 
 if __name__ == "__main__":

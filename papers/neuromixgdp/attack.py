@@ -83,7 +83,7 @@ class HierarchicalAttack:
         grid, odds = self._activity()
         lowest = grid[0] if odds[0] > _HIDDEN else np.interp(_HIDDEN, odds, grid)
         q, p, step = self.release.rate_in_class, self.release.class_rate, 1 / self.noise_multiplier
-        found = np.empty(releases)
+        ratios = np.empty(releases)
         for number in range(releases):
             random = stream(seed, Purpose.SAMPLING, number, int(present))
             # Rows are independent, so those with the class may come first.
@@ -95,8 +95,8 @@ class HierarchicalAttack:
             if present:
                 shift += step * ((seen < active) & (random.random(len(seen)) < q))
             weight = expit(np.interp(count[seen], grid, odds))
-            found[number] = np.log1p(weight * q * np.expm1(step * shift - step**2 / 2)).sum()
-        return found
+            ratios[number] = np.log1p(weight * q * np.expm1(step * shift - step**2 / 2)).sum()
+        return ratios
 
     def errors(self, releases: int, seed: int = 0, *, false_alarm: float = FALSE_ALARM) -> Errors:
         """Attack releases with and without the target, and count the errors.

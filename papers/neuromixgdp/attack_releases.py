@@ -119,7 +119,7 @@ def planned(count: int, name: str, *, bare: bool = False, epsilon: float, **sett
 def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Attack rows for the membership of one image; return the table, and curves with errors for the figure."""
     x, labels = torch.from_numpy(features("mnist", "encoder", "train")[:PEOPLE]), images("mnist", "train")[1][:PEOPLE]
-    labels, rows, drawn = torch.from_numpy(labels), [], []
+    labels, rows, cases_attacked = torch.from_numpy(labels), [], []
     cases = [(1.0, True), (1.0, False), (0.3, True)]
     confidence = 1 - FALSE_ALARM / (len(cases) * len(EPSILONS) + 1)
     for epsilon, (active, alone) in product(EPSILONS, cases):
@@ -138,41 +138,41 @@ def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
         claimed = {NoisySum(node.expected / PEOPLE / active, node.noise_multiplier): round(PEOPLE * active)}
         errors = count_errors(*scores, 0.0, confidence=confidence)
         name = f"{SAMPLINGS[active]}, {'nobody else contributes' if alone else 'among 99 known others'}"
-        rows.append(_judged("rows", name, errors, claimed, epsilon))
-        drawn.append({"epsilon": epsilon, "name": name, "errors": errors, "claimed": claimed})
+        rows.append(_row_of_attack("rows", name, errors, claimed, epsilon))
+        cases_attacked.append({"epsilon": epsilon, "name": name, "errors": errors, "claimed": claimed})
         print(rows[-1], flush=True)
     for epsilon in (math.inf, EPSILONS[0]):
         rows.append(_heads(x, labels, epsilon, confidence))
         print(rows[-1], flush=True)
-    return pd.DataFrame(rows), drawn
+    return pd.DataFrame(rows), cases_attacked
 
 
 def _scores(
     plan: Plan, x: torch.Tensor, labels: torch.Tensor, active: float, *, alone: bool, present: bool
 ) -> np.ndarray:
     """Return the attacker's score of each of many independent releases by one plan."""
-    given = x.clone()
+    features = x.clone()
     if alone:
-        given[1:] = math.nan  # what is not finite contributes nothing
+        features[1:] = math.nan  # what is not finite contributes nothing
     if not present:
-        given[0] = math.nan
-    found = released(plan, given, labels)
-    own = found.parts.solved(x.to(torch.complex64)[:, None, None, None], labels[:, None])
-    rows, schedule = found.rows, found.parts.solved.schedule
+        features[0] = math.nan
+    release = released(plan, features, labels)
+    contributions = release.parts.solved(x.to(torch.complex64)[:, None, None, None], labels[:, None])
+    rows, schedule = release.rows, release.parts.solved.schedule
     if schedule is not None:
         rows = rows[torch.from_numpy(schedule[:, labels[0]])]
     node = plan.nodes[0]
     attack = RowAttack(
-        own[0],
+        contributions[0],
         node.expected / PEOPLE / active,
         node.expected,
         node.noise_multiplier * plan.clip,
-        None if alone else own[1:],
+        None if alone else contributions[1:],
     )
     return attack.scores(rows.view(RELEASES, -1, rows.shape[1]))
 
 
-def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) -> dict[str, Any]:  # noqa: ANN401  (two classes)
+def _row_of_attack(what: str, name: str, errors: Any, claimed: dict, epsilon: float) -> dict[str, Any]:  # noqa: ANN401  (two classes)
     """Return a line of the table: the claim, what the errors prove, and what they suggest."""
     proved, seen = (
         Claim(claimed, DELTA).epsilon_of(*pair) if claimed else math.nan
@@ -192,84 +192,86 @@ def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: fl
     losses = []
     for present in (False, True):
         plan = planned(PEOPLE * trials, f"heads-{epsilon}-{present}", bare=epsilon == math.inf, **settings)
-        given = x.clone()
+        features = x.clone()
         if not present:
-            given[0] = math.nan
-        found = released(plan, given, labels).examples
-        own = []
+            features[0] = math.nan
+        examples = released(plan, features, labels).examples
+        scores = []
         for part in range(trials):
-            place = slice(part * PEOPLE, (part + 1) * PEOPLE)
-            values, shares = found.features[place].real.double(), found.labels[place].double()
+            rows_of_release = slice(part * PEOPLE, (part + 1) * PEOPLE)
+            values, shares = examples.features[rows_of_release].real.double(), examples.labels[rows_of_release].double()
             gram = values.T @ values + RIDGE * PEOPLE * torch.eye(values.shape[1], dtype=torch.float64)
-            own.append(float(x[0].double() @ torch.linalg.solve(gram, values.T @ shares[:, labels[0]])))
-        losses.append(np.array(own))
-    pilots = [each[:PILOTS] for each in losses]
+            scores.append(float(x[0].double() @ torch.linalg.solve(gram, values.T @ shares[:, labels[0]])))
+        losses.append(np.array(scores))
+    pilots = [one_side[:PILOTS] for one_side in losses]
     threshold = float(np.median(np.concatenate(pilots)))
     errors = count_errors(losses[0][PILOTS:], losses[1][PILOTS:], threshold, confidence=confidence)
     node = plan.nodes[0]
     claimed = {} if epsilon == math.inf else {NoisySum(node.expected / PEOPLE, node.noise_multiplier): PEOPLE}
-    return _judged("heads", "Poisson, score of the target's class", errors, claimed, epsilon)
+    return _row_of_attack("heads", "Poisson, score of the target's class", errors, claimed, epsilon)
 
 
 def decoder() -> nn.Module:
     """Return a network that draws a digit from its features; it learns from simulated digits, which are public."""
     pixels, _ = simulated_digits(DIGITS, encoder().recipe["seed"], 10_000)
-    found = encoder().joined(pixels)
+    features_of_digits = encoder().joined(pixels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(found.shape[1], 400), nn.ReLU(), nn.Linear(400, 784), nn.Sigmoid())
+        network = nn.Sequential(
+            nn.Linear(features_of_digits.shape[1], 400), nn.ReLU(), nn.Linear(400, 784), nn.Sigmoid()
+        )
         optimiser = torch.optim.Adam(network.parameters(), 2e-3)
         for _ in range(15):
-            for part in torch.randperm(len(found)).split(64):
+            for part in torch.randperm(len(features_of_digits)).split(64):
                 optimiser.zero_grad()
-                (network(found[part]) - pixels[part].flatten(1)).square().mean().backward()
+                (network(features_of_digits[part]) - pixels[part].flatten(1)).square().mean().backward()
                 optimiser.step()
     return network.requires_grad_(requires_grad=False)
 
 
 def inversion() -> tuple[pd.DataFrame, Figure]:
     """Invert rows by degree of mixing and noise; return how well members are found, and the pictures."""
-    labels, shown, rows = torch.from_numpy(images("mnist", "train")[1][:POPULATION]), {}, []
+    labels, pictures, rows = torch.from_numpy(images("mnist", "train")[1][:POPULATION]), {}, []
     read = decoder()
     for kind in ("pixels", "encoder"):
         x = torch.from_numpy(features("mnist", kind, "train")[:POPULATION])
         for degree, epsilon in product(DEGREES, (math.inf, *EPSILONS)):
             settings = {"epsilon": min(epsilon, EPSILONS[0]), "population": POPULATION, "degree": float(degree)}
-            found = released(planned(ROWS, f"{kind}-{degree}", bare=epsilon == math.inf, **settings), x, labels)
-            values = found.examples.features.real
-            row = {"features": kind, "degree": degree, "epsilon": epsilon, "rank": _rank(values, x, found.drawn)}
+            release = released(planned(ROWS, f"{kind}-{degree}", bare=epsilon == math.inf, **settings), x, labels)
+            values = release.examples.features.real
+            row = {"features": kind, "degree": degree, "epsilon": epsilon, "rank": _rank(values, x, release.drawn)}
             rows.append(row)
             print(row, flush=True)
-            first = next(place for place, members in enumerate(found.drawn) if len(members) == degree)
+            first = next(number for number, members in enumerate(release.drawn) if len(members) == degree)
             pixels = values[first] if kind == "pixels" else read(functional.normalize(values[first], dim=0))
-            shown[kind, degree, epsilon] = pixels.view(28, 28).numpy()
+            pictures[kind, degree, epsilon] = pixels.view(28, 28).numpy()
             if (kind, epsilon) == ("pixels", math.inf):
-                shown[kind, degree, "member"] = images("mnist", "train")[0][found.drawn[first][0]]
-    return pd.DataFrame(rows), _pictures(shown)
+                pictures[kind, degree, "member"] = images("mnist", "train")[0][release.drawn[first][0]]
+    return pd.DataFrame(rows), _pictures(pictures)
 
 
-def _rank(values: torch.Tensor, x: torch.Tensor, drawn: list[np.ndarray]) -> float:
+def _rank(values: torch.Tensor, x: torch.Tensor, members_of_rows: list[np.ndarray]) -> float:
     """Return the rank of a row's member among people who are not in the row, in %: 50 is chance, 100 is the top.
 
     People are ranked by the inner product of their features with the row's features, after the mean is subtracted.
     """
-    random, centre, found = stream(0, Purpose.IMAGES), x.mean(dim=0), []
-    for row, members in zip(values, drawn, strict=True):
+    random, centre, shares = stream(0, Purpose.IMAGES), x.mean(dim=0), []
+    for row, members in zip(values, members_of_rows, strict=True):
         if len(members):
             others = np.setdiff1d(random.integers(0, len(x), CANDIDATES), members)
             alike = (x[np.append(others, members[0])] - centre) @ row
-            found.append(float((alike[:-1] < alike[-1]).float().mean()))
-    return 100 * float(np.mean(found))
+            shares.append(float((alike[:-1] < alike[-1]).float().mean()))
+    return 100 * float(np.mean(shares))
 
 
-def _pictures(shown: dict[tuple, np.ndarray]) -> Figure:
+def _pictures(pictures: dict[tuple, np.ndarray]) -> Figure:
     columns = [("pixels", "member"), *product(("pixels", "encoder"), (math.inf, *EPSILONS))]
     names = {"member": "one of the images", math.inf: "no noise", **{e: f"ε = {e:g}" for e in EPSILONS}}
     with figure_style():
         figure = blank(6.4, h_pad=0.04, w_pad=0.04)
         for line, degree in zip(figure.subplots(len(DEGREES), len(columns)), DEGREES, strict=True):
             for panel, (kind, what) in zip(line, columns, strict=True):
-                panel.imshow(shown[kind, degree, what], cmap="gray_r")
+                panel.imshow(pictures[kind, degree, what], cmap="gray_r")
                 panel.set(xticks=[], yticks=[])
                 if degree == DEGREES[0]:
                     head = "" if what == "member" else "pixels: " if kind == "pixels" else "features: "
@@ -285,15 +287,15 @@ def _pictures(shown: dict[tuple, np.ndarray]) -> Figure:
     return figure
 
 
-def curves(drawn: list[dict[str, Any]]) -> Figure:
+def curves(attacked: list[dict[str, Any]]) -> Figure:
     """Draw the errors of membership attacks beside the region that is claimed."""
     alphas = np.linspace(0, 1, 101)
     with figure_style():
         figure = blank(5.6, h_pad=0.08, w_pad=0.08)
         for panel, epsilon in zip(figure.subplots(1, len(EPSILONS)), EPSILONS, strict=True):
-            own = [case for case in drawn if case["epsilon"] == epsilon]
+            cases = [case for case in attacked if case["epsilon"] == epsilon]
             for case, style, colour, marker in zip(
-                own, ("-", None, "--"), ("#000000", "#0072B2", "#D55E00"), "osD", strict=True
+                cases, ("-", None, "--"), ("#000000", "#0072B2", "#D55E00"), "osD", strict=True
             ):
                 errors = case["errors"]
                 if style:
@@ -318,14 +320,14 @@ def curves(drawn: list[dict[str, Any]]) -> Figure:
 
 def main() -> None:
     """Attack, and write tables and figures."""
-    given = parser_of(__doc__, "neuromixgdp").parse_args()
-    made = origin("MNIST, training images, not simulated", "0")
-    found, pictures = inversion()
-    write_table(given.output / "inversion", found, laid_out(INVERTED, found), made)
-    save_svg(pictures, given.output / "inversion.svg")
-    members, drawn = membership()
-    write_table(given.output / "membership", members, laid_out(ATTACKED, members), made)
-    save_svg(curves(drawn), given.output / "membership.svg")
+    arguments = parser_of(__doc__, "neuromixgdp").parse_args()
+    source = origin("MNIST, training images, not simulated", "0")
+    ranks, pictures = inversion()
+    write_table(arguments.output / "inversion", ranks, laid_out(INVERTED, ranks), source)
+    save_svg(pictures, arguments.output / "inversion.svg")
+    members, attacked = membership()
+    write_table(arguments.output / "membership", members, laid_out(ATTACKED, members), source)
+    save_svg(curves(attacked), arguments.output / "membership.svg")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ import torch
 from papers.complex_dp.phase_mnist.encoder import simulated_digits
 from papers.digits import KEPT, NAMES, encoder, features, images
 from papers.experiments import ended, parser_of, write_table
-from papers.keptruns import KeptRuns, places
+from papers.keptruns import KeptRuns, environments
 from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
@@ -139,7 +139,7 @@ class Run:
     seed: int
 
 
-def wanted() -> Iterator[Run]:
+def all_runs() -> Iterator[Run]:
     """Return all runs. Short releases of features without training, only compared with the paper, have one seed."""
     for data, epsilon in (("mnist", 1.0), ("fashion", 1.0), ("mnist", 10.0)):
         for method, seed in product(METHODS, SEEDS):
@@ -162,9 +162,10 @@ def directions(kind: str) -> Tensor:
     """Return public directions, shape (component, direction): principal axes of simulated digits, largest first."""
     if kind == "axes":  # they are principal axes already
         return torch.eye(len(encoder().parts[0].variances))
-    drawn, _ = simulated_digits(DIGITS, encoder().recipe["seed"], 10_000)
-    found = encoder().joined(drawn)
-    return torch.linalg.eigh((found - found.mean(dim=0)).T @ (found - found.mean(dim=0)))[1].flip(1).contiguous()
+    digits, _ = simulated_digits(DIGITS, encoder().recipe["seed"], 10_000)
+    components = encoder().joined(digits)
+    centred = components - components.mean(dim=0)
+    return torch.linalg.eigh(centred.T @ centred)[1].flip(1).contiguous()
 
 
 @lru_cache
@@ -250,8 +251,8 @@ def descent(
     last = max(1, round(STEPS.averaged * STEPS.rounds))
     for number in range(STEPS.rounds):
         message = sigma * STEPS.clip * torch.randn(weight.shape, generator=random)
-        for rows, own in zip(x.split(10_000), wanted_classes.split(10_000), strict=True):
-            error = (rows @ weight).softmax(dim=1) - own
+        for rows, targets in zip(x.split(10_000), wanted_classes.split(10_000), strict=True):
+            error = (rows @ weight).softmax(dim=1) - targets
             factors = (STEPS.clip / (error.norm(dim=1) * rows.norm(dim=1)).clamp_min(1e-12)).clamp_max(1)
             message += rows.T @ (error * factors[:, None])
         velocity = STEPS.momentum * velocity + (1 - STEPS.momentum) * message / len(x)
@@ -273,13 +274,13 @@ def accuracy(head: tuple[Tensor, Tensor], x: Tensor, labels: Tensor) -> float:
     return 100 * float(((x @ weight.T + bias).argmax(dim=1) == labels).float().mean())
 
 
-def fill(kept: KeptRuns[Run], kinds: Container[str], methods: Container[str]) -> None:
+def fill(store: KeptRuns[Run], kinds: Container[str], methods: Container[str]) -> None:
     """Make every run on these kinds of features and by these methods that is not stored yet."""
-    for run in kept.missing(run for run in wanted() if run.kind in kinds and run.method in methods):
+    for run in store.missing(run for run in all_runs() if run.kind in kinds and run.method in methods):
         weight, bias, spent = head_of(*examples(run.data, run.kind, "train"), run, CHOSEN)
-        found = accuracy((weight, bias), *examples(run.data, run.kind, "test"))
-        kept.add(run, spent=f"{spent:.5g}", accuracy=f"{found:.2f}")
-        print(run, f"{found:.2f}", flush=True)
+        reached = accuracy((weight, bias), *examples(run.data, run.kind, "test"))
+        store.add(run, spent=f"{spent:.5g}", accuracy=f"{reached:.2f}")
+        print(run, f"{reached:.2f}", flush=True)
 
 
 @lru_cache
@@ -292,27 +293,27 @@ def true_epsilon(printed: float, class_rate: float) -> float:
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each data set, kind of features, method and epsilon."""
-    found = runs.groupby(["data", "kind", "method", "epsilon"], sort=False)
-    return found.agg(
+    groups = runs.groupby(["data", "kind", "method", "epsilon"], sort=False)
+    return groups.agg(
         mean=("accuracy", "mean"), std=("accuracy", "std"), seeds=("seed", "size"), spent=("spent", "max")
     ).reset_index()
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
+def sheet(frame: pd.DataFrame) -> Sheet:
     """Lay the table out, and the paper's rows below."""
     lines = []
     for data, kind in product(NAMES, KINDS):
         for method in METHODS:
-            own = found[(found["data"] == data) & (found["kind"] == kind) & (found["method"] == method)]
-            if len(own):
-                cells = own.set_index("epsilon")
+            rows = frame[(frame["data"] == data) & (frame["kind"] == kind) & (frame["method"] == method)]
+            if len(rows):
+                cells = rows.set_index("epsilon")
                 lines.append((NAMES[data], KINDS[kind], METHODS[method], *(_cell(cells, e) for e in EPSILONS)))
     for name, accuracies in PRINTED.items():
-        shown = []
+        cells_printed = []
         for epsilon, printed in zip(EPSILONS, accuracies, strict=True):
             true = f" (true ε {true_epsilon(epsilon, CORRECTED[name]):.2f})" if name in CORRECTED else ""
-            shown.append(MISSING if printed is None else f"{printed:g}{true}")
-        lines.append(("MNIST", "paper, printed", name, *shown))
+            cells_printed.append(MISSING if printed is None else f"{printed:g}{true}")
+        lines.append(("MNIST", "paper, printed", name, *cells_printed))
     notes = (
         "Test accuracy in % of 10000 images; mean ± standard deviation over three seeds, without ± one seed.",
         f"ε is per image, at δ = {DELTA:g}: for rows by the privacy-loss distribution of the ledger, else exact. "
@@ -345,16 +346,16 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS, help="features (all)")
     usual = [method for method in METHODS if not method.startswith("long")]
     parser.add_argument("--methods", nargs="*", default=usual, choices=METHODS, help="methods (all but the long ones)")
-    given = parser.parse_args()
-    kept = KeptRuns(KEPT / "runs.csv", Run, "spent", "accuracy")
-    fill(kept, given.kinds, given.methods)
-    runs = kept.read()
+    arguments = parser.parse_args()
+    store = KeptRuns(KEPT / "runs.csv", Run, "spent", "accuracy")
+    fill(store, arguments.kinds, arguments.methods)
+    runs = store.read()
     long = runs["method"].str.startswith("long")
-    for name, own in (("mnist", runs[~long]), ("mnist_long", runs[long])):
-        if len(own):
+    for name, part in (("mnist", runs[~long]), ("mnist_long", runs[long])):
+        if len(part):
             cohorts = "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated"
-            found, made = table(own), origin(cohorts, seeds_shown(own["seed"]), runs=places(own))
-            write_table(given.output / name, found, sheet(found), made)
+            frame, source = table(part), origin(cohorts, seeds_shown(part["seed"]), runs=environments(part))
+            write_table(arguments.output / name, frame, sheet(frame), source)
 
 
 if __name__ == "__main__":

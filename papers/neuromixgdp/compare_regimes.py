@@ -24,7 +24,7 @@ import torch
 from papers.complex_dp.phase_mnist.encoder import simulated_digits
 from papers.digits import KEPT, encoder, split
 from papers.experiments import ended, parser_of, write_table
-from papers.keptruns import KeptRuns, places
+from papers.keptruns import KeptRuns, environments
 from papers.neuromixgdp.compare_mnist import DELTA, accuracy, descent, real_parts, released_rows
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from zetadp.accounting import gaussian
@@ -79,7 +79,7 @@ class Run:
     seed: int
 
 
-def wanted() -> Iterator[Run]:
+def all_runs() -> Iterator[Run]:
     """Return all runs."""
     for values in product(CLASSES, PEOPLE, HOLDERS, METHODS, SEEDS):
         yield Run(*values)
@@ -97,9 +97,9 @@ def head_of(run: Run, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         sums = sum(moments.released(*part, mu, random) for part in parts)
         weight, bias = nearest_mean(moments.means(sums))
         return weight.float(), bias.float()
-    found = [rows_of(run, holder, *part) for holder, part in enumerate(parts)]
-    features, own = (torch.cat(kind) for kind in zip(*found, strict=True))
-    return real_parts(fit_head_to_rows(RowExamples(features, own)))
+    releases = [rows_of(run, holder, *part) for holder, part in enumerate(parts)]
+    features, row_labels = (torch.cat(kind) for kind in zip(*releases, strict=True))
+    return real_parts(fit_head_to_rows(RowExamples(features, row_labels)))
 
 
 def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
@@ -112,53 +112,53 @@ def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
 @lru_cache
 def chosen_rate(people: int, holders: int) -> float:
     """Return the best rate of private descent on equally many simulated digits of equally many holders."""
-    found = []
-    drawn, labels = public_digits()
-    some = slice(None, people)
+    accuracies = []
+    digits, labels = public_digits()
+    people_alike = slice(None, people)
     for rate in RATES:
-        head = descent(drawn[some], labels[some], EPSILON, rate, 0, holders)
-        found.append(accuracy(head, drawn[PEOPLE[-1] :], labels[PEOPLE[-1] :]))
-    return RATES[found.index(max(found))]
+        head = descent(digits[people_alike], labels[people_alike], EPSILON, rate, 0, holders)
+        accuracies.append(accuracy(head, digits[PEOPLE[-1] :], labels[PEOPLE[-1] :]))
+    return RATES[accuracies.index(max(accuracies))]
 
 
 @lru_cache
 def public_digits() -> tuple[Tensor, Tensor]:
     """Return features and labels of simulated digits: as many as the largest number of people, and 2000 for testing."""
-    drawn, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().recipe["seed"], 10_001)
-    return encoder().joined(drawn), labels
+    digits, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().recipe["seed"], 10_001)
+    return encoder().joined(digits), labels
 
 
-def fill(kept: KeptRuns[Run]) -> None:
+def fill(store: KeptRuns[Run]) -> None:
     """Make every run that is not stored yet."""
-    for run in kept.missing(wanted()):
-        x, labels, tests, own = split(run.classes, run.people, run.seed)
+    for run in store.missing(all_runs()):
+        x, labels, tests, test_labels = split(run.classes, run.people, run.seed)
         # Those of one class come one after the other; every holder gets some of each.
         order = torch.from_numpy(stream(run.seed, Purpose.PARTITION, run.classes, run.people).permutation(len(x)))
         try:
-            found = accuracy(head_of(run, x[order], labels[order]), tests, own)
+            reached = accuracy(head_of(run, x[order], labels[order]), tests, test_labels)
         except UserError:  # so few people allow no degree of mixing
-            found = math.nan
+            reached = math.nan
         rate = chosen_rate(run.people, run.holders) if run.method == "gradients" else math.nan
-        kept.add(run, rate=rate, accuracy=f"{found:.2f}")
-        print(run, f"{found:.2f}", flush=True)
+        store.add(run, rate=rate, accuracy=f"{reached:.2f}")
+        print(run, f"{reached:.2f}", flush=True)
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each number of classes, people and holders, and method."""
-    found = runs.groupby(["classes", "people", "holders", "method"], sort=False)
-    return found.agg(
+    groups = runs.groupby(["classes", "people", "holders", "method"], sort=False)
+    return groups.agg(
         mean=("accuracy", "mean"), std=("accuracy", "std"), seeds=("seed", "size"), rate=("rate", "first")
     ).reset_index()
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
+def sheet(frame: pd.DataFrame) -> Sheet:
     """Lay the table out."""
-    cells = found.set_index(["classes", "people", "holders", "method"])
+    cells = frame.set_index(["classes", "people", "holders", "method"])
     lines = []
     for classes, people, holders in product(CLASSES, PEOPLE, HOLDERS):
-        own = [cells.loc[classes, people, holders, method] for method in METHODS]
-        shown = (MISSING if math.isnan(row["mean"]) else f"{row['mean']:.2f} ± {row['std']:.2f}" for row in own)
-        lines.append((str(classes), str(people), str(holders), *shown))
+        rows = [cells.loc[classes, people, holders, method] for method in METHODS]
+        cells_shown = (MISSING if math.isnan(row["mean"]) else f"{row['mean']:.2f} ± {row['std']:.2f}" for row in rows)
+        lines.append((str(classes), str(people), str(holders), *cells_shown))
     notes = (
         f"Accuracy in % on training images that nobody contributed; mean ± standard deviation over {len(SEEDS)} seeds.",
         f"ε = {EPSILON:g} per image, at δ = {DELTA:g}, for every method. Each holder adds noise of its own, which is "
@@ -172,14 +172,14 @@ def sheet(found: pd.DataFrame) -> Sheet:
     )  # fmt: skip
 
 
-def figure(found: pd.DataFrame) -> Figure:
+def figure(frame: pd.DataFrame) -> Figure:
     """Draw accuracy against people, a panel for each number of classes and holders."""
     with figure_style():
-        drawn, panels = panel_grid(len(CLASSES) * len(HOLDERS), len(CLASSES), 2.9)
+        canvas, panels = panel_grid(len(CLASSES) * len(HOLDERS), len(CLASSES), 2.9)
         for panel, (holders, classes) in zip(panels, product(HOLDERS, CLASSES), strict=True):
-            own = found[(found["classes"] == classes) & (found["holders"] == holders)]
+            rows = frame[(frame["classes"] == classes) & (frame["holders"] == holders)]
             for number, (method, name) in enumerate(METHODS.items()):
-                line = own[own["method"] == method].sort_values("people")
+                line = rows[rows["method"] == method].sort_values("people")
                 panel.errorbar(
                     line["people"], line["mean"], yerr=line["std"], capsize=3, label=name, **line_look(number)
                 )
@@ -188,28 +188,30 @@ def figure(found: pd.DataFrame) -> Figure:
             panel.minorticks_off()
             panel.set_ylim(45, 100)
             panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-            held = "one holder" if holders == 1 else f"{holders} holders"
-            name_panel(panel, f"{classes} classes, {held}", len(CLASSES))
+            holding = "one holder" if holders == 1 else f"{holders} holders"
+            name_panel(panel, f"{classes} classes, {holding}", len(CLASSES))
             if classes == CLASSES[0]:
                 panel.set_ylabel("accuracy in %")
             if holders == HOLDERS[-1]:
                 panel.set_xlabel("people")
-        set_title(drawn, f"Released rows beside private descent, at ε = {EPSILON:g} for each person")
+        set_title(canvas, f"Released rows beside private descent, at ε = {EPSILON:g} for each person")
         meaning = f"Mean of {len(SEEDS)} seeds, bars: standard deviation; δ = {DELTA:g}; seeded (simulated) noise."
-        set_legend(drawn, panels, wrap_text(meaning, SMALL, 0.97 * WIDTH))
-    return drawn
+        set_legend(canvas, panels, wrap_text(meaning, SMALL, 0.97 * WIDTH))
+    return canvas
 
 
 def main() -> None:
     """Make the runs that are missing, and write table and figure."""
-    given = parser_of(__doc__, "neuromixgdp").parse_args()
-    kept = KeptRuns(KEPT / "regimes.csv", Run, "rate", "accuracy")
-    fill(kept)
-    runs = kept.read()
-    made = origin("MNIST and Fashion-MNIST, training images, not simulated", seeds_shown(SEEDS), runs=places(runs))
-    found = table(runs)
-    write_table(given.output / "regimes", found, sheet(found), made)
-    save_svg(figure(found), given.output / "regimes.svg")
+    arguments = parser_of(__doc__, "neuromixgdp").parse_args()
+    store = KeptRuns(KEPT / "regimes.csv", Run, "rate", "accuracy")
+    fill(store)
+    runs = store.read()
+    source = origin(
+        "MNIST and Fashion-MNIST, training images, not simulated", seeds_shown(SEEDS), runs=environments(runs)
+    )
+    frame = table(runs)
+    write_table(arguments.output / "regimes", frame, sheet(frame), source)
+    save_svg(figure(frame), arguments.output / "regimes.svg")
 
 
 if __name__ == "__main__":

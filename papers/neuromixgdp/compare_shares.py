@@ -50,7 +50,7 @@ def people(number: int, part: int) -> tuple[Tensor, Tensor]:
     return x * (NORM / x.norm(dim=1, keepdim=True)).clamp(max=1), torch.from_numpy(labels)
 
 
-def judged(head: tuple[Tensor, Tensor], x: Tensor, labels: Tensor) -> dict[str, float]:
+def accuracies(head: tuple[Tensor, Tensor], x: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the accuracy of a head over all people and its mean over classes, in %."""
     weight, bias = head
     right = ((x @ weight.T + bias).argmax(dim=1) == labels).double()
@@ -63,24 +63,37 @@ def table() -> pd.DataFrame:
     (x, labels), tests = people(PEOPLE, 0), people(TESTED, 1)
     one_hot = RowExamples(torch.complex(x, torch.zeros_like(x)), torch.eye(len(UNEQUAL))[labels])
     head = descent(x / NORM, labels, EPSILON, CHOSEN.rate, SEED)
-    found: list[dict[str, object]] = [
-        {"method": "people without noise", "head": "plain", **judged(real_parts(fit_head_to_rows(one_hot)), *tests)},
-        {"method": "private descent", "head": "", **judged(head, tests[0] / NORM, tests[1])},
+    results: list[dict[str, object]] = [
+        {
+            "method": "people without noise",
+            "head": "plain",
+            **accuracies(real_parts(fit_head_to_rows(one_hot)), *tests),
+        },
+        {"method": "private descent", "head": "", **accuracies(head, tests[0] / NORM, tests[1])},
     ]
-    for method, given in ROWS.items():
+    for method, settings in ROWS.items():
         rows, _ = released_rows(
-            x, labels, f"shares-unequal-{SEED}", epsilon=EPSILON, delta=DELTA, classes=len(UNEQUAL), norm=NORM, **given
+            x,
+            labels,
+            f"shares-unequal-{SEED}",
+            epsilon=EPSILON,
+            delta=DELTA,
+            classes=len(UNEQUAL),
+            norm=NORM,
+            **settings,
         )
         for kind, examples in (("subtracted", rows), ("plain", RowExamples(*rows[:2]))):
-            found.append({"method": method, "head": kind, **judged(real_parts(fit_head_to_rows(examples)), *tests)})
-    return pd.DataFrame(found)
+            results.append(
+                {"method": method, "head": kind, **accuracies(real_parts(fit_head_to_rows(examples)), *tests)}
+            )
+    return pd.DataFrame(results)
 
 
 def main() -> None:
     """Compare, and write the table."""
-    given, found = parser_of(__doc__, "neuromixgdp").parse_args(), table()
-    made = origin(f"{PEOPLE} simulated people", seeds_shown([SEED]))
-    write_table(given.output / "shares", found, laid_out(TITLE, found, (NOTE,)), made)
+    arguments, frame = parser_of(__doc__, "neuromixgdp").parse_args(), table()
+    source = origin(f"{PEOPLE} simulated people", seeds_shown([SEED]))
+    write_table(arguments.output / "shares", frame, laid_out(TITLE, frame, (NOTE,)), source)
 
 
 if __name__ == "__main__":

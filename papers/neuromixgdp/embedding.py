@@ -59,8 +59,8 @@ class MeanEmbedding:
             Generator of the projections.
         """
         positive(frequencies=frequencies, length=length)
-        found = random.standard_normal((components, frequencies), dtype=np.float32) / length
-        return cls(classes, torch.from_numpy(found))
+        projections = random.standard_normal((components, frequencies), dtype=np.float32) / length
+        return cls(classes, torch.from_numpy(projections))
 
     def mapped(self, features: Tensor) -> Tensor:
         """Return the embedding of each person, of norm one: cosines, then sines, shape (person, 2 * frequency)."""
@@ -96,7 +96,7 @@ class MeanEmbedding:
             Seed of the generator's weights and random inputs.
         """
         counts = (sums[:, :1] / math.sqrt(SHARE_OF_COUNTS)).clamp_min(1)
-        wanted = (sums[:, 1:] / math.sqrt(1 - SHARE_OF_COUNTS) / counts).float()
+        targets = (sums[:, 1:] / math.sqrt(1 - SHARE_OF_COUNTS) / counts).float()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = nn.Sequential(
@@ -107,15 +107,15 @@ class MeanEmbedding:
             schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
             with torch.enable_grad():
                 for _ in range(steps):
-                    made = self.mapped(network(self._codes(BATCH))).view(self.classes, BATCH, -1).mean(dim=1)
+                    embedded = self.mapped(network(self._codes(BATCH))).view(self.classes, BATCH, -1).mean(dim=1)
                     optimiser.zero_grad()
-                    (made - wanted).square().sum().backward()  # type: ignore[no-untyped-call]
+                    (embedded - targets).square().sum().backward()  # type: ignore[no-untyped-call]
                     optimiser.step()
                     schedule.step()
             with torch.no_grad():
-                found = network(self._codes(number))
+                generated = network(self._codes(number))
         labels = torch.eye(self.classes).repeat_interleave(number, dim=0)
-        return RowExamples(torch.complex(found, torch.zeros_like(found)), labels)
+        return RowExamples(torch.complex(generated, torch.zeros_like(generated)), labels)
 
     def _codes(self, number: int) -> Tensor:
         labels = torch.eye(self.classes).repeat_interleave(number, dim=0)

@@ -66,5 +66,5 @@ class RowAttack:
         target = self.target.double()
         seen = torch.linalg.solve(covariance, target)
         size = float(target @ seen)
-        found = (rows.double() * self.mixed - centre) @ seen - size / 2
-        return np.asarray(sampled_loss(found.numpy(), self.rate).sum(axis=1))
+        projections = (rows.double() * self.mixed - centre) @ seen - size / 2
+        return np.asarray(sampled_loss(projections.numpy(), self.rate).sum(axis=1))

@@ -110,8 +110,8 @@ class ClassMoments:
         second[:, row, column] = sums[:, 1 + size :] / _weights(side).to(sums.dtype) / self._scales[2]
         second = second + second.triu(1).mT
         means = self.means(sums) @ self.directions.to(sums.dtype)
-        found = second / self._counts(sums)[:, None, None] - means[:, :, None] * means[:, None, :]
-        values, axes = torch.linalg.eigh(found)
+        estimates = second / self._counts(sums)[:, None, None] - means[:, :, None] * means[:, None, :]
+        values, axes = torch.linalg.eigh(estimates)
         repaired: Tensor = axes @ (values.clamp_min(0)[:, :, None] * axes.mT)
         return repaired
 
@@ -128,16 +128,16 @@ class ClassMoments:
             Generator of the samples.
         """
         means = self.means(sums)
-        drawn = means.repeat_interleave(number, dim=0)
+        samples = means.repeat_interleave(number, dim=0)
         if self.directions is not None:
             values, axes = torch.linalg.eigh(self.covariances(sums))
             roots = axes * values.clamp_min(0).sqrt()[:, None]
             normal = torch.from_numpy(random.standard_normal((self.classes, number, self.directions.shape[1])))
             # The pseudo-inverse leads back to features, because directions need not be orthonormal.
             back = torch.linalg.pinv(self.directions.double())
-            drawn = drawn + (normal @ roots.mT @ back).flatten(0, 1)
+            samples = samples + (normal @ roots.mT @ back).flatten(0, 1)
         labels = torch.eye(self.classes).repeat_interleave(number, dim=0)
-        return RowExamples(torch.complex(drawn.float(), torch.zeros(drawn.shape)), labels)
+        return RowExamples(torch.complex(samples.float(), torch.zeros(samples.shape)), labels)
 
     def _counts(self, sums: Tensor) -> Tensor:
         return (sums[:, 0] / self._scales[0]).clamp_min(1)
@@ -184,10 +184,10 @@ def noisy_sums(
     """
     if not mu > 0:
         raise ValueError(f"Expected mu > 0, found {mu}.")
-    found = torch.zeros(classes, contributions(features[:1]).shape[1], dtype=torch.float64)
-    for rows, own in zip(features.split(4096), labels.split(4096), strict=True):  # type: ignore[no-untyped-call]
-        found.index_add_(0, own, contributions(rows).double())
-    return found + torch.from_numpy(random.standard_normal(found.shape)) / mu
+    sums = torch.zeros(classes, contributions(features[:1]).shape[1], dtype=torch.float64)
+    for rows, classes_of_rows in zip(features.split(4096), labels.split(4096), strict=True):  # type: ignore[no-untyped-call]
+        sums.index_add_(0, classes_of_rows, contributions(rows).double())
+    return sums + torch.from_numpy(random.standard_normal(sums.shape)) / mu
 
 
 def clipped(vectors: Tensor, norm: float = 1.0) -> Tensor:

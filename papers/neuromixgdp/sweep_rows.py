@@ -17,7 +17,7 @@ import pandas as pd
 
 from papers.digits import KEPT
 from papers.experiments import ended, laid_out, parser_of, write_table
-from papers.keptruns import KeptRuns, places
+from papers.keptruns import KeptRuns, environments
 from papers.neuromixgdp.compare_mnist import CLASSES, DELTA, accuracy, examples, real_parts, released_rows
 from zetadp.base.randomness import Purpose, stream
 from zetadp.nn.heads import fit_head_to_rows
@@ -48,42 +48,42 @@ class Run:
     def accuracy(self) -> float:
         """Release rows of pixels, learn a head from them, and return its accuracy on the test images in %."""
         x, labels = (part[:PEOPLE] for part in examples("mnist", "pixels", "train"))
-        given, name = {self.setting: self.value}, f"sweep-{self.setting}-{self.value:g}-{self.seed}"
-        rows, _ = released_rows(x, labels, name, epsilon=EPSILON, delta=DELTA, classes=CLASSES, **given)
+        settings, name = {self.setting: self.value}, f"sweep-{self.setting}-{self.value:g}-{self.seed}"
+        rows, _ = released_rows(x, labels, name, epsilon=EPSILON, delta=DELTA, classes=CLASSES, **settings)
         return accuracy(real_parts(fit_head_to_rows(rows)), *examples("mnist", "pixels", "test"))
 
 
 def shares(mixed: float, active: float, rows: int = 20_000) -> np.ndarray:
     """Return the share of one class in rows without noise, for classes of equal size."""
     random = stream(0, Purpose.SCHEDULE)
-    drawn = random.binomial(PEOPLE // CLASSES, mixed / PEOPLE / active, rows)
-    return drawn * (random.random(rows) < active) / mixed
+    members = random.binomial(PEOPLE // CLASSES, mixed / PEOPLE / active, rows)
+    return members * (random.random(rows) < active) / mixed
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each value; the spread of a class's share over rows stands beside m and p."""
-    found = runs.groupby(["setting", "value"], sort=False)["accuracy"]
-    found = found.agg(mean="mean", std="std", seeds="size").reset_index()
+    frame = runs.groupby(["setting", "value"], sort=False)["accuracy"]
+    frame = frame.agg(mean="mean", std="std", seeds="size").reset_index()
     kinds = {"degree": lambda value: (value, 1.0), "active": lambda value: (MIXED, value)}
-    found["share_std"] = [
+    frame["share_std"] = [
         shares(*kinds[row.setting](row.value)).std() if row.setting in kinds else float("nan")
-        for row in found.itertuples()
+        for row in frame.itertuples()
     ]
-    return found
+    return frame
 
 
 def main() -> None:
     """Make the runs that are missing, and write the table."""
-    given = parser_of(__doc__, "neuromixgdp").parse_args()
-    kept = KeptRuns(KEPT / "sweep.csv", Run, "accuracy")
-    for run in kept.missing(Run(s, v, seed) for s, values in SWEPT.items() for v in values for seed in SEEDS):
-        kept.add(run, accuracy=f"{run.accuracy():.2f}")
-    runs = kept.read()
-    found, made = (
+    arguments = parser_of(__doc__, "neuromixgdp").parse_args()
+    store = KeptRuns(KEPT / "sweep.csv", Run, "accuracy")
+    for run in store.missing(Run(s, v, seed) for s, values in SWEPT.items() for v in values for seed in SEEDS):
+        store.add(run, accuracy=f"{run.accuracy():.2f}")
+    runs = store.read()
+    frame, source = (
         table(runs),
-        origin("MNIST, 6000 + 10000 images, not simulated", seeds_shown(SEEDS), runs=places(runs)),
+        origin("MNIST, 6000 + 10000 images, not simulated", seeds_shown(SEEDS), runs=environments(runs)),
     )
-    write_table(given.output / "sweep", found, laid_out(TITLE, found, (NOTE,)), made)
+    write_table(arguments.output / "sweep", frame, laid_out(TITLE, frame, (NOTE,)), source)
 
 
 if __name__ == "__main__":

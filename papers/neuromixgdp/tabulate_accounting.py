@@ -196,14 +196,14 @@ def regression(repetitions: int) -> pd.DataFrame:
         bounds = np.append(np.full(features, np.linalg.norm(x, axis=1).max()), np.abs(y).max())
         coins = random.random((release_rows, records), dtype=np.float32)
         noise = random.standard_normal((release_rows, features + 1))
-        for (mu, ratio), found in errors.items():
+        for (mu, ratio), norms in errors.items():
             release = PrintedRelease(records, ratio * best_mixed(mu, records, release_rows), release_rows)
             sigma, _ = split_noise(release.nominal_noise(mu))
-            drawn = (coins < release.marginal_rate).astype(np.float32)
-            mixed = (drawn @ np.column_stack([x, y]).astype(np.float32) + sigma * bounds * noise) / release.mixed
+            draws = (coins < release.marginal_rate).astype(np.float32)
+            mixed = (draws @ np.column_stack([x, y]).astype(np.float32) + sigma * bounds * noise) / release.mixed
             estimate = np.linalg.lstsq(mixed[:, :features], mixed[:, features], rcond=None)[0]
-            found.append(float(np.linalg.norm(estimate - truth)))
-    medians = {key: float(np.median(found)) for key, found in errors.items()}
+            norms.append(float(np.linalg.norm(estimate - truth)))
+    medians = {key: float(np.median(norms)) for key, norms in errors.items()}
     return pd.DataFrame([{"ratio": r, **{f"error_mu_{mu:.3g}": medians[mu, r] for mu in MUS}} for r in RATIOS])
 
 
@@ -290,9 +290,9 @@ def main() -> None:
     parser = parser_of(__doc__, "neuromixgdp")
     parser.add_argument("--releases", type=int, default=1000, help="attacked releases on each side (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=200, help="of the regression of Theorem 3.2 (%(default)s)")
-    given, start = parser.parse_args(), time.process_time()
-    attack, figure = attacked(given.releases)
-    parts = {"attack": attack, "regression": regression(given.repetitions)}
+    arguments, start = parser.parse_args(), time.process_time()
+    attack, figure = attacked(arguments.releases)
+    parts = {"attack": attack, "regression": regression(arguments.repetitions)}
     for name in ("hierarchical", "poisson", "convergence", "best_degrees", "row_noise"):
         parts[name] = globals()[name]()
         print(f"{name}: {time.process_time() - start:.0f} s of processor time so far", file=sys.stderr)
@@ -301,12 +301,12 @@ def main() -> None:
         f"n = T = {RECORDS} records and rows, m = {MIXED} records a row and δ = {DELTA:g} unless a column says "
         "otherwise. "
         "“Printed” is what the paper's formulas give and is no guarantee. “True” and “needed” are by the "
-        f"privacy-loss distribution. The regression was repeated {given.repetitions} times (ratio 1 is "
+        f"privacy-loss distribution. The regression was repeated {arguments.repetitions} times (ratio 1 is "
         f"{BEST_RATIO:.4f} mu n / √T). Everything took {time.process_time() - start:.0f} s of processor time. "
         "[What it means](../README.md).\n\n![Trade-off curves](hierarchical.svg)\n\n"
     )
-    write_parts(given.output / "accounting", PARTS, parts, head, origin("none", "0"))
-    save_svg(figure, given.output / "hierarchical.svg")
+    write_parts(arguments.output / "accounting", PARTS, parts, head, origin("none", "0"))
+    save_svg(figure, arguments.output / "hierarchical.svg")
 
 
 if __name__ == "__main__":

@@ -80,20 +80,20 @@ def table() -> pd.DataFrame:
             for class_rate in of.class_rates if method == HIERARCHICAL else (1.0,):
                 for printed, accuracy in zip(of.epsilons, accuracies, strict=True):
                     true = true_epsilon(of, method, printed, class_rate)
-                    beside = float(np.interp(np.log(true), np.log(of.epsilons), descent))
+                    descent_there = float(np.interp(np.log(true), np.log(of.epsilons), descent))
                     row = {"data": data, "method": method, "class_rate": class_rate, "printed": printed, "true": true}
-                    rows.append(row | {"accuracy": accuracy, "descent": beside})
+                    rows.append(row | {"accuracy": accuracy, "descent": descent_there})
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
+def sheet(frame: pd.DataFrame) -> Sheet:
     """Lay the table out."""
     lines = [
         (
             *(row["data"], row["method"], f"{row['class_rate']:g}", f"{row['printed']:g}", f"{row['true']:.3g}"),
             *(f"{row['accuracy']:.1f}", f"{row['descent']:.1f}"),
         )
-        for row in found.to_dict("records")
+        for row in frame.to_dict("records")
     ]
     heads = ("data", "method", "p", "printed ε", "true ε", "accuracy, printed", "private descent at this true ε")
     notes = (
@@ -104,30 +104,30 @@ def sheet(found: pd.DataFrame) -> Sheet:
     return Sheet("CIFAR-100 (Table 9) and ImageNet (Table 10) at true ε", heads, tuple(lines), notes, names=2)
 
 
-def figure(found: pd.DataFrame) -> Figure:
+def figure(frame: pd.DataFrame) -> Figure:
     """Draw accuracies of CIFAR-100 against the printed and against the true epsilon."""
-    found = found[found["data"] == "CIFAR-100"]
+    frame = frame[frame["data"] == "CIFAR-100"]
     with figure_style():
-        drawn = blank(3.8, h_pad=0.08, w_pad=0.08)
-        panels = drawn.subplots(1, 2, sharey=True)
+        canvas = blank(3.8, h_pad=0.08, w_pad=0.08)
+        panels = canvas.subplots(1, 2, sharey=True)
         for panel, column in zip(panels, ("printed", "true"), strict=True):
-            lines = found.groupby(["method", "class_rate"], sort=False)
-            for number, ((method, class_rate), own) in enumerate(lines):
+            lines = frame.groupby(["method", "class_rate"], sort=False)
+            for number, ((method, class_rate), rows) in enumerate(lines):
                 name = f"{method}, p = {class_rate:g}" if method == HIERARCHICAL else method
-                panel.plot(own[column], own["accuracy"], label=name, **line_look(number))
+                panel.plot(rows[column], rows["accuracy"], label=name, **line_look(number))
             panel.set(xscale="log", xlim=(0.08, 70), xlabel=f"{column} ε")
         panels[0].set_ylabel("accuracy in %, printed")
         panels[1].legend(frameon=False, fontsize=SMALL, loc="lower right")
-        set_title(drawn, "At the true ε the lead of hierarchical rows depends on the share p of open classes")
-    return drawn
+        set_title(canvas, "At the true ε the lead of hierarchical rows depends on the share p of open classes")
+    return canvas
 
 
 def main() -> None:
     """Write table and figure."""
-    given = parser_of(__doc__, "neuromixgdp").parse_args()
-    found = table()
-    write_table(given.output / "cifar100", found, sheet(found), origin("none", "none"))
-    save_svg(figure(found), given.output / "cifar100.svg")
+    arguments = parser_of(__doc__, "neuromixgdp").parse_args()
+    frame = table()
+    write_table(arguments.output / "cifar100", frame, sheet(frame), origin("none", "none"))
+    save_svg(figure(frame), arguments.output / "cifar100.svg")
 
 
 if __name__ == "__main__":

@@ -119,20 +119,20 @@ def write_collection(
         If recordings cannot be read or have no beats, if a name occurs twice, if a patient has both labels or is in two
         folds, or if the numbers of patients differ from the declared numbers.
     """
-    found = collected(_simulated(seed, sizes) if folder is None else _divided(read_folder(Path(folder))))
-    signals, beats, labels = found.arrays.values()
+    items = collected(_simulated(seed, sizes) if folder is None else _divided(read_folder(Path(folder))))
+    signals, beats, labels = items.arrays.values()
     source = folder or "the simulation"
-    _check(found.names, labels, source, sizes)
-    hashes = [hashlib.sha256(each.tobytes()).hexdigest() for each in beats]
-    check_contents(found.names, hashes, source)
-    write_cohort(table, found.names.assign(sha256=hashes), sizes, source)
+    _check(items.names, labels, source, sizes)
+    hashes = [hashlib.sha256(beat.tobytes()).hexdigest() for beat in beats]
+    check_contents(items.names, hashes, source)
+    write_cohort(table, items.names.assign(sha256=hashes), sizes, source)
     waves = signals[:, None, None]
     for path, values, axes, units in (
         (spectrum_file, spectrum(waves), AXES, "mV"),
         (signal_file, waves, AXES, "mV"),
         (beats_file, beats, ("recording", "lead", "sample"), "deviations of the lead"),
     ):
-        Items({"values": values, "labels": labels}, found.names[["record"]]).write(path, axes, units)
+        Items({"values": values, "labels": labels}, items.names[["record"]]).write(path, axes, units)
 
 
 def _simulated(seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[Recording, str]]:
@@ -144,9 +144,9 @@ def _simulated(seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[Recording,
 
 def _divided(recordings: Iterable[Recording]) -> Iterator[tuple[Recording, str]]:
     """Yield recordings with their folds and parts."""
-    for each in recordings:
-        own = each.fold or fold_of(each.patient)
-        yield replace(each, fold=own), "test" if own == FOLDS else "train"
+    for recording in recordings:
+        fold = recording.fold or fold_of(recording.patient)
+        yield replace(recording, fold=fold), "test" if fold == FOLDS else "train"
 
 
 def _check(table: pd.DataFrame, labels: np.ndarray, source: str, sizes: Mapping[str, int]) -> None:
@@ -173,7 +173,11 @@ def read_folder(folder: Path) -> Iterator[Recording]:
             table = read_table(folder / name, columns)
             check_distinct(table[columns[0]], str(folder / name))
             entries = list(reader(folder, table))
-            missing = [word for label, word in enumerate(LABELS) if not any(each.label == label for each, _ in entries)]
+            missing = [
+                word
+                for label, word in enumerate(LABELS)
+                if not any(recording.label == label for recording, _ in entries)
+            ]
             if missing:
                 raise UserError(
                     f"Expected recordings of both kinds in {folder}, found none with label {' or '.join(missing)}."
@@ -192,8 +196,8 @@ def _cpsc(folder: Path, table: pd.DataFrame) -> Iterator[Entry]:
     the 1125 recordings of the paper. The data set does not identify patients, so each recording counts as one patient.
     """
     first = pd.to_numeric(table["First_label"], errors="coerce")
-    own = first.isin(CPSC_LABELS)
-    for name, label in zip(table["Recording"][own], first[own], strict=True):
+    known = first.isin(CPSC_LABELS)
+    for name, label in zip(table["Recording"][known], first[known], strict=True):
         described = Recording(name, name, NOTHING, CPSC_RATE, CPSC_LABELS[int(label)])
         yield described, partial(_matlab, folder / f"{name}.mat")
 
@@ -205,12 +209,12 @@ def _ptbxl(folder: Path, table: pd.DataFrame) -> Iterator[Entry]:
     exists. Patients with recordings of both labels are left out.
     """
     codes = [_codes(*row) & set(PTBXL_LABELS) for row in table[["scp_codes", "ecg_id"]].itertuples(index=False)]
-    table = table.assign(label=[PTBXL_LABELS[min(own)] if len(own) == 1 else -1 for own in codes])
+    table = table.assign(label=[PTBXL_LABELS[min(labels)] if len(labels) == 1 else -1 for labels in codes])
     table = table[table["label"] >= 0]
     both = table.groupby("patient_id")["label"].transform("nunique") > 1
     for _, row in table[~both].iterrows():
         paths = [folder / row[name] for name in ("filename_hr", "filename_lr") if row.get(name)]
-        path = next((each for each in paths if each.with_suffix(".hea").is_file()), paths[-1])
+        path = next((candidate for candidate in paths if candidate.with_suffix(".hea").is_file()), paths[-1])
         yield _described(row, int(row["label"])), partial(_wfdb, path)
 
 
@@ -241,12 +245,12 @@ def _arrays(folder: Path, table: pd.DataFrame) -> Iterator[Entry]:
             f"Expected in {files[0]} another ecg_id for each of the {len(signals)} recordings of x, found "
             f"{len(set(names.flat))} of shape {names.shape}."
         )
-    places = {name: place for place, name in enumerate(names.tolist())}
+    indices = {name: index for index, name in enumerate(names.tolist())}
 
     def signal(name: str) -> tuple[np.ndarray, float]:
-        if name not in places:
+        if name not in indices:
             raise UserError(f"not in {files[0].name}")
-        return signals[places[name]].T, rate
+        return signals[indices[name]].T, rate
 
     for _, row in table[table["label"].isin(ARRAYS_LABELS)].iterrows():
         yield _described(row, ARRAYS_LABELS[row["label"]]), partial(signal, row["ecg_id"])
@@ -312,7 +316,7 @@ def _signals(folder: Path, entries: Sequence[Entry]) -> Iterator[Recording]:
             wrong.append(f"{described.name}: {problem}")
             continue
         yield replace(described, signal=np.ascontiguousarray(signal, dtype=np.float32), rate=rate)
-    known = [each for each in hearts if np.isfinite(each)]
+    known = [heart for heart in hearts if np.isfinite(heart)]
     if len(known) >= MEDIAN_FROM and not USUAL_RATES[0] <= float(np.median(known)) <= USUAL_RATES[1]:
         wrong.append(
             f"the whole folder: expected hearts that beat {USUAL_RATES[0]:g} to {USUAL_RATES[1]:g} times a minute in "
@@ -361,10 +365,10 @@ def _matlab(path: Path) -> tuple[np.ndarray, float]:
 
     if not path.is_file():
         raise FileNotFoundError("found no such file")
-    found: Any = loadmat(path, squeeze_me=True, struct_as_record=False).get("ECG")
-    if found is None:
+    struct: Any = loadmat(path, squeeze_me=True, struct_as_record=False).get("ECG")
+    if struct is None:
         raise KeyError("found no struct ECG")
-    return np.atleast_2d(found.data), CPSC_RATE
+    return np.atleast_2d(struct.data), CPSC_RATE
 
 
 def _wfdb(path: Path) -> tuple[np.ndarray, float]:
@@ -375,22 +379,22 @@ def _wfdb(path: Path) -> tuple[np.ndarray, float]:
         raise UserError("Expected the package wfdb for this folder, found none. Install zetadp[ecg].") from error
     if not path.with_suffix(".hea").is_file():
         raise FileNotFoundError("found no such file")
-    found = wfdb.rdrecord(str(path.with_suffix("")), physical=False)
-    _check_sums(found)
+    recording = wfdb.rdrecord(str(path.with_suffix("")), physical=False)
+    _check_sums(recording)
     # wfdb replaces a gain of 0, which says that the scale is unknown, by 200.
     header = path.with_suffix(".hea").read_text(encoding="latin-1").splitlines()
     _, *leads = [line.split() for line in header if line.strip() and not line.startswith("#")]
     if not all(len(lead) > 2 and re.match(r"0*\.?0*[1-9]", lead[2]) for lead in leads):
         raise UserError("found no gain, so the scale is unknown")
-    unknown = sorted(set(found.units) - set(MILLIVOLTS))
+    unknown = sorted(set(recording.units) - set(MILLIVOLTS))
     if unknown:
         raise UserError(f"expected units {', '.join(MILLIVOLTS)}, found {', '.join(unknown)}")
-    signal = found.dac().T * np.array([MILLIVOLTS[unit] for unit in found.units])[:, None]
-    names = [name.lower() for name in found.sig_name]
+    signal = recording.dac().T * np.array([MILLIVOLTS[unit] for unit in recording.units])[:, None]
+    names = [name.lower() for name in recording.sig_name]
     missing = [lead for lead in LEADS if names.count(lead.lower()) != 1]
     if missing:
-        raise UserError(f"expected one lead {', '.join(missing)}, found {', '.join(found.sig_name)}")
-    return signal[[names.index(lead.lower()) for lead in LEADS]], float(found.fs)
+        raise UserError(f"expected one lead {', '.join(missing)}, found {', '.join(recording.sig_name)}")
+    return signal[[names.index(lead.lower()) for lead in LEADS]], float(recording.fs)
 
 
 def _check_sums(recording: Any) -> None:  # noqa: ANN401  (wfdb is untyped)
@@ -399,9 +403,11 @@ def _check_sums(recording: Any) -> None:  # noqa: ANN401  (wfdb is untyped)
     declared = recording.checksum or [None] * len(sums)
     wrong = [
         name
-        for name, frames, sum_, given in zip(recording.sig_name, recording.samps_per_frame, sums, declared, strict=True)
+        for name, frames, sum_, checksum in zip(
+            recording.sig_name, recording.samps_per_frame, sums, declared, strict=True
+        )
         # wfdb averages the samples of a frame, so their sum is not known then.
-        if frames == 1 and given is not None and given % 2**16 != sum_
+        if frames == 1 and checksum is not None and checksum % 2**16 != sum_
     ]
     if wrong:
         raise UserError(

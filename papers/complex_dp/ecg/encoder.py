@@ -36,7 +36,7 @@ class BeatEncoder(PublicEncoder):
     of = "heart beats"
     # Half of the patients have LBBB. Each pass over them alters the beats at random.
     recipe: ClassVar = {"seed": 0, "patients": 2000, "epochs": 12, "components": 8}
-    kept = ("components",)
+    component_keys = ("components",)
     channels = len(LEADS)
     axes = 1
     widths = (24, 32, 48)
@@ -49,19 +49,19 @@ class BeatEncoder(PublicEncoder):
         """Train the network on simulated patients with one recording each, and return their beats."""
         patients, seed, epochs = (self.recipe[key] for key in ("patients", "seed", "epochs"))
         # Simulate at the sampling rate of beats: resampling would take most of the time.
-        made = list(simulated_recordings(patients, seed=seed, place=PUBLIC, share=0.5, several=0, rate=100))
-        beats = torch.from_numpy(np.stack([usual_beat(recording) for recording, _ in made]))
-        targets = torch.from_numpy(np.stack([_waves_of(patient) for _, patient in made]))
+        recordings = list(simulated_recordings(patients, seed=seed, place=PUBLIC, share=0.5, several=0, rate=100))
+        beats = torch.from_numpy(np.stack([usual_beat(recording) for recording, _ in recordings]))
+        targets = torch.from_numpy(np.stack([_waves_of(patient) for _, patient in recordings]))
         steps = len(beats) // BATCH
 
         def losses() -> Iterator[Tensor]:
             for _ in range(epochs):
                 order = torch.from_numpy(random.permutation(len(beats))[: steps * BATCH])
                 for batch in order.split(BATCH):  # type: ignore[no-untyped-call]
-                    found, wanted = self(_altered(beats[batch], random)), targets[batch]
-                    smoothed = wanted[:, 0] * (1 - SMOOTHING) + SMOOTHING / 2
-                    loss = functional.binary_cross_entropy_with_logits(found[:, 0], smoothed)
-                    yield loss + functional.mse_loss(found[:, 1:], wanted[:, 1:])
+                    outputs, batch_targets = self(_altered(beats[batch], random)), targets[batch]
+                    smoothed = batch_targets[:, 0] * (1 - SMOOTHING) + SMOOTHING / 2
+                    loss = functional.binary_cross_entropy_with_logits(outputs[:, 0], smoothed)
+                    yield loss + functional.mse_loss(outputs[:, 1:], batch_targets[:, 1:])
 
         learn(self, RATE, epochs * steps, losses())
         return beats

@@ -88,9 +88,9 @@ def fold_of(patient: str) -> int:
 def beginning(recording: Recording) -> np.ndarray:
     """Return the first samples of one lead, float32, shape (sample,), padded with zeros if the recording is shorter."""
     lead = resampled(recording.signal[LEAD], recording.rate, RATE)[:SAMPLES]
-    found = np.zeros(SAMPLES, dtype=np.float32)
-    found[: len(lead)] = lead
-    return found
+    padded = np.zeros(SAMPLES, dtype=np.float32)
+    padded[: len(lead)] = lead
+    return padded
 
 
 def spectrum(samples: np.ndarray) -> np.ndarray:
@@ -135,9 +135,9 @@ def usual_beat(recording: Recording) -> np.ndarray:
     middles = middles[(middles >= BEFORE) & (middles + AFTER <= leads.shape[1])]
     if not len(middles):
         raise UserError(f"Expected beats in recording {recording.name}, found none. Remove it from the table.")
-    found = np.median([leads[:, at - BEFORE : at + AFTER] for at in middles], axis=0)
+    beat = np.median([leads[:, at - BEFORE : at + AFTER] for at in middles], axis=0)
     # The zero level is the mean before the beat.
-    return np.asarray(found - found[:, :5].mean(axis=1, keepdims=True), dtype=np.float32)
+    return np.asarray(beat - beat[:, :5].mean(axis=1, keepdims=True), dtype=np.float32)
 
 
 def _filtered(signal: np.ndarray, rate: float) -> np.ndarray:
@@ -216,5 +216,5 @@ def beats(leads: np.ndarray) -> np.ndarray:
     smooth = np.convolve(speed, window / window.sum(), mode="same")
     # A quantile, because the maximum may belong to a single ectopic beat.
     height = 0.5 * np.quantile(smooth, 0.95)
-    found, _ = processing.find_peaks(smooth, height=height, distance=round(0.3 * BEAT_RATE))
-    return np.asarray(found)
+    peaks, _ = processing.find_peaks(smooth, height=height, distance=round(0.3 * BEAT_RATE))
+    return np.asarray(peaks)

@@ -196,10 +196,10 @@ def _waves(time: np.ndarray, beats: np.ndarray, waves: np.ndarray) -> np.ndarray
         # A wave is negligible beyond five widths from its middle.
         reach = np.arange(-int(5 * width * rate), int(5 * width * rate) + 2)
         for beat in beats:
-            own = int((beat + when) * rate) + reach
-            own = own[(own >= 0) & (own < len(time))]
-            bump = np.exp(-0.5 * ((time[own] - beat - when) / width) ** 2)
-            dipole[:, own] += np.outer(to, bump)
+            samples = int((beat + when) * rate) + reach
+            samples = samples[(samples >= 0) & (samples < len(time))]
+            bump = np.exp(-0.5 * ((time[samples] - beat - when) / width) ** 2)
+            dipole[:, samples] += np.outer(to, bump)
     return dipole
 
 
@@ -215,11 +215,11 @@ def _ectopic(time: np.ndarray, beats: np.ndarray, random: np.random.Generator) -
 def _noise(sizes: tuple[float, float, float], time: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Return noise from muscles and mains, and drift, in eight leads, shape (8, sample)."""
     muscles, mains, drift = sizes
-    found = muscles * random.standard_normal((8, len(time)))
-    found += mains * random.uniform(0, 1, (8, 1)) * np.sin(2 * np.pi * 50 * time + random.uniform(0, 2 * np.pi))
+    noise = muscles * random.standard_normal((8, len(time)))
+    noise += mains * random.uniform(0, 1, (8, 1)) * np.sin(2 * np.pi * 50 * time + random.uniform(0, 2 * np.pi))
     for frequency in random.uniform(0.05, 0.5, 3):
-        found += random.normal(0, drift, (8, 1)) * np.sin(2 * np.pi * frequency * time + random.uniform(0, 2 * np.pi))
-    return found
+        noise += random.normal(0, drift, (8, 1)) * np.sin(2 * np.pi * frequency * time + random.uniform(0, 2 * np.pi))
+    return noise
 
 
 def twelve(eight: np.ndarray) -> np.ndarray:

@@ -54,8 +54,8 @@ class Ecg:
         """Return the share of each item (`papers.complex_dp.roc.placements`). The mean of the shares is the area."""
         import torch
 
-        found = placements(outputs[:, 0].cpu().double().numpy(), targets.cpu().numpy() > THRESHOLD)
-        return torch.from_numpy(found).to(outputs)
+        shares = placements(outputs[:, 0].cpu().double().numpy(), targets.cpu().numpy() > THRESHOLD)
+        return torch.from_numpy(shares).to(outputs)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
         """Return the true label and the score of each item, before the logistic function."""
@@ -84,13 +84,13 @@ class Ecg:
         patients = of_patients(predictions["patient"], predictions["score"], ill)
         scores, labels = patients["score"].to_numpy(), patients["label"].to_numpy(dtype=bool)
         shares = placements(scores, labels)
-        drawn = replicates(scores, labels, stream(0, Purpose.BOOTSTRAP))
-        low, high = percentile_interval(drawn)
+        resampled = replicates(scores, labels, stream(0, Purpose.BOOTSTRAP))
+        low, high = percentile_interval(resampled)
         return {
             "metric": self.metric,
             self.metric: area(scores, labels),
             f"{self.metric}_interval": bootstrapped(low, high, "patients of each label", REPLICATES),
-            "replicates": [round(float(each), 6) for each in drawn],
+            "replicates": [round(float(value), 6) for value in resampled],
             "items_called": "recordings",
             "images": len(predictions),
             "patients": len(patients),

@@ -45,7 +45,7 @@ class DigitEncoder(PublicEncoder):
     of = "digits"
     # The network sees each digit once; their number is a multiple of `CHUNK`.
     recipe: ClassVar = {"seed": 0, "axes_from": 20_000, "scattering": 150, "learned": 64, "digits": 128_000}
-    kept = ("scattering", "learned")
+    component_keys = ("scattering", "learned")
     widths = (24, 48, 96)
     flat = 96 * 9
     hidden_units = 128
@@ -62,10 +62,10 @@ class DigitEncoder(PublicEncoder):
         def losses() -> Iterator[Tensor]:
             for number in range(chunks):
                 images, labels = simulated_digits(CHUNK, seed, number)
-                for part, wanted in zip(images.split(BATCH), labels.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
+                for part, targets in zip(images.split(BATCH), labels.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
                     moved = torch.roll(part, tuple(random.integers(-1, 2, 2).tolist()), (1, 2))
                     grey = moved * torch.from_numpy(random.uniform(0.7, 1, (BATCH, 1, 1))).float()
-                    yield functional.cross_entropy(self(grey), wanted, label_smoothing=SMOOTHING)
+                    yield functional.cross_entropy(self(grey), targets, label_smoothing=SMOOTHING)
 
         learn(self, RATE, self.recipe["digits"] // BATCH, losses())
         return simulated_digits(self.recipe["axes_from"], seed, chunks)[0]
@@ -77,14 +77,14 @@ class DigitEncoder(PublicEncoder):
     @classmethod
     def encode_pairs(cls, *, examples: Path, encoder: Path, features: Path, composite: str) -> None:
         """Write complex features of every example, each image encoded once."""
-        found = Items.read(examples, ("images", "real", "imaginary", "labels"))
-        images, real, imaginary, labels = found.arrays.values()
+        items = Items.read(examples, ("images", "real", "imaginary", "labels"))
+        images, real, imaginary, labels = items.arrays.values()
         parts = [real] if composite == "none" else [real, imaginary]
-        used, places = np.unique(np.concatenate(parts), return_inverse=True)
+        used, positions = np.unique(np.concatenate(parts), return_inverse=True)
         encoded = torch.from_numpy(cls.load(encoder).features(images[used])[:, 0, 0].real)
-        first, *second = (encoded[part] for part in np.split(places, len(parts)))
+        first, *second = (encoded[part] for part in np.split(positions, len(parts)))
         values = composite_features(first, second[0] if second else None)
-        Items({"values": values, "labels": labels}, found.names).write(
+        Items({"values": values, "labels": labels}, items.names).write(
             features, ("example", "channel", "row", "component"), "1"
         )
 
@@ -102,8 +102,8 @@ def composite_features(real: Tensor, imaginary: Tensor | None) -> np.ndarray:
     -------
     complex64, shape (example, 1, 1, component).
     """
-    found = real.to(torch.complex64) if imaginary is None else torch.complex(real, imaginary) / 2**0.5
-    return np.asarray(found[:, None, None].numpy())
+    features = real.to(torch.complex64) if imaginary is None else torch.complex(real, imaginary) / 2**0.5
+    return np.asarray(features[:, None, None].numpy())
 
 
 BOX = 20.0
@@ -122,7 +122,7 @@ def skeletons() -> dict[int, list[str]]:
     separate strokes. A corner needs two strokes: one ends there and the next begins there.
     """
     table = pd.read_csv(Path(__file__).with_name("strokes.csv"))
-    return {int(str(digit)): own.tolist() for digit, own in table.groupby("digit")["strokes"]}
+    return {int(str(digit)): rows.tolist() for digit, rows in table.groupby("digit")["strokes"]}
 
 
 def simulated_digits(count: int, seed: int, *place: int) -> tuple[Tensor, Tensor]:
@@ -159,12 +159,12 @@ def _skeleton(label: int, way: int) -> np.ndarray:
     total = sum(length.sum() for length in lengths)
     counts = [max(2, round(POINTS * length.sum() / total)) for length in lengths]
     counts[-1] += POINTS - sum(counts)
-    found = []
+    parts = []
     for curve, length, count in zip(curves, lengths, counts, strict=True):
         along = np.concatenate(([0], length.cumsum()))
-        wanted = np.linspace(0, along[-1], count)
-        found.append(np.stack([np.interp(wanted, along, curve[:, axis]) for axis in (0, 1)], axis=1))
-    return np.concatenate(found)
+        distances = np.linspace(0, along[-1], count)
+        parts.append(np.stack([np.interp(distances, along, curve[:, axis]) for axis in (0, 1)], axis=1))
+    return np.concatenate(parts)
 
 
 def _smooth(points: np.ndarray) -> np.ndarray:

@@ -155,11 +155,11 @@ def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
         raise UserError(f"Cannot read {path}: {error}. {AGAIN}") from error
     # Somebody may have compressed the file again, so only its content is compared.
     expected, _ = source.md5s[list(FILES).index((part, kind))]
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != expected:
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if digest != expected:
         raise UserError(
             f"Expected in {path} the {part} {kind} of {source.name}, whose content has the MD5 {expected}, found "
-            f"{found}. {AGAIN}"
+            f"{digest}. {AGAIN}"
         )
     return content[HEADERS[kind] :]
 
@@ -197,13 +197,13 @@ def paired(labels: np.ndarray, part: Part, seed: int, *, once: bool) -> tuple[np
     of_label = [np.flatnonzero(labels == label) for label in range(LARGEST + 1)]
     if not once:
         imaginary = np.empty(len(labels), dtype=np.int64)
-        for own, others in zip(of_label, of_label[::-1], strict=True):
-            if len(own):
-                imaginary[own] = others[random.integers(len(others), size=len(own))]
+        for members, others in zip(of_label, of_label[::-1], strict=True):
+            if len(members):
+                imaginary[members] = others[random.integers(len(others), size=len(members))]
         return np.arange(len(labels)), imaginary
     parts = []
     for label in range((LARGEST + 1) // 2):
-        first, second = (random.permutation(of_label[wanted]) for wanted in (label, LARGEST - label))
+        first, second = (random.permutation(of_label[digit]) for digit in (label, LARGEST - label))
         count = min(len(first), len(second))
         pairs = np.stack((first[:count], second[:count]))
         pairs[:, 1::2] = pairs[::-1, 1::2]
@@ -216,7 +216,7 @@ def paired(labels: np.ndarray, part: Part, seed: int, *, once: bool) -> tuple[np
 def pair_digits(*, files: list[Path], examples: Path, table: Path, composite: str, sizes: dict[str, int]) -> None:
     """Write the examples of both parts, and one row for each: patient, record, part, scanner, sha256."""
     images: list[np.ndarray] = []
-    made, names = [], []
+    pairs, names = [], []
     for part in PARTS:
         own_images, labels = read_digits(files[0].parent, part)
         # Test pairs are always drawn in the same way, so that accuracies can be compared.
@@ -226,11 +226,11 @@ def pair_digits(*, files: list[Path], examples: Path, table: Path, composite: st
             raise UserError(
                 f"Expected cohort.{part}_patients to be at most {len(real)} for composite {composite}, found {count}."
             )
-        before = sum(len(each) for each in images)
-        made.append((real[:count] + before, imaginary[:count] + before, labels[real[:count]]))
+        before = sum(len(part_images) for part_images in images)
+        pairs.append((real[:count] + before, imaginary[:count] + before, labels[real[:count]]))
         names += [(f"{part}-{number:05d}", part) for number in range(count)]
         images.append(own_images)
-    real, imaginary, labels = (np.concatenate(parts) for parts in zip(*made, strict=True))
+    real, imaginary, labels = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     arrays = {"images": np.concatenate(images), "real": real, "imaginary": imaginary, "labels": labels}
     rows = pd.DataFrame(names, columns=["record", "part"])
     Items(arrays, rows[["record"]]).write(examples, ("image", "row", "column"), "grey")
@@ -257,9 +257,9 @@ def inputs(arrays: Mapping[str, np.ndarray], places: np.ndarray, *, plain: bool)
     real = images[arrays["real"][places], None].astype(np.float32) / 255
     if plain:
         return real, labels
-    found = np.empty(real.shape, dtype=np.complex64)
-    found.real, found.imag = real, images[arrays["imaginary"][places], None].astype(np.float32) / 255
-    return found, labels
+    values = np.empty(real.shape, dtype=np.complex64)
+    values.real, values.imag = real, images[arrays["imaginary"][places], None].astype(np.float32) / 255
+    return values, labels
 
 
 COMPOSITES = ("drawn", "once", "none")

@@ -38,20 +38,20 @@ def make(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size
     size
         Rows and columns of a slice.
     """
-    own, masks = settings_of(PublicNetworkSettings, settings, "public"), MaskSettings(**mask)
-    kspace, target = public_slices(own, size)
+    public, masks = settings_of(PublicNetworkSettings, settings, "public"), MaskSettings(**mask)
+    kspace, target = public_slices(public, size)
     weights: dict[str, Tensor] = {}
-    for family in own.families:
-        fitted = _fitted(own, family, masks, kspace, target)
+    for family in public.families:
+        fitted = _fitted(public, family, masks, kspace, target)
         weights |= {f"{family}.{name}": value for name, value in fitted.items()}
-    PublicNetworks(own, weights).save(networks)
+    PublicNetworks(public, weights).save(networks)
 
 
 def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, Tensor]:
     """Return complete k-space (complex64) and targets (float32) of all public patients, shape (slice, size, size)."""
     common = replace(Examinations(**settings.examinations), size=size)
-    made = [examination(common, SEED, number, "public").slices(size) for number in range(settings.patients)]
-    kspace, target = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*made, strict=True))
+    slices = [examination(common, SEED, number, "public").slices(size) for number in range(settings.patients)]
+    kspace, target = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*slices, strict=True))
     return kspace, target
 
 

@@ -46,10 +46,10 @@ class PublicNetworks:
             If there is no public network of this family and shape.
         """
         families = self.settings.families
-        own = self.settings.network(families[0])  # all families have one shape
-        other = [name for name in SHAPE if getattr(network, name) != getattr(own, name)]
+        public = self.settings.network(families[0])  # all families have one shape
+        other = [name for name in SHAPE if getattr(network, name) != getattr(public, name)]
         if network.family not in families or other:
-            differing = ", ".join(f"{name} {getattr(own, name)}" for name in other)
+            differing = ", ".join(f"{name} {getattr(public, name)}" for name in other)
             raise UserError(
                 f"Expected a network of a public family ({', '.join(families)}) and shape to start from public "
                 f"weights, found family {network.family}; needed: {differing or 'another family'}."

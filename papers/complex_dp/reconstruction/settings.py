@@ -53,10 +53,10 @@ class MaskSettings:
             Generator of the mask.
         """
         middle = round(lines * self.centre)
-        found = random.random(lines) < (lines / self.acceleration - middle) / (lines - middle)
+        mask = random.random(lines) < (lines / self.acceleration - middle) / (lines - middle)
         start = (lines - middle + 1) // 2
-        found[start : start + middle] = True
-        return np.asarray(found)
+        mask[start : start + middle] = True
+        return np.asarray(mask)
 
     def of_volume(self, name: str, lines: int) -> np.ndarray:
         """Return the mask of a volume. It depends on the volume's name alone, as in the validation of fastMRI."""

@@ -67,9 +67,9 @@ def examination(common: Examinations, seed: int, number: int, name: str = "phant
     image = complete + np.float32(sigma) * (parts[..., 0] + 1j * parts[..., 1])
     gain = np.float32(random.uniform(1e-5, 1e-4))
     image = (gain * image).astype(np.complex64)
-    shown = image[:, common.size // 2 : common.size // 2 + common.size]
+    cropped = image[:, common.size // 2 : common.size // 2 + common.size]
     patient = f"{name}-{number:04d}"
-    return KspaceVolume(patient, patient, to_kspace(image), np.abs(shown))
+    return KspaceVolume(patient, patient, to_kspace(image), np.abs(cropped))
 
 
 def _image(common: Examinations, random: np.random.Generator, sequence: int) -> np.ndarray:
@@ -93,7 +93,9 @@ def _image(common: Examinations, random: np.random.Generator, sequence: int) -> 
     pixel = grid.voxel[0]
     skull, skin = random.uniform(6, 10), random.uniform(4, 7)
     bright = common.scalp * random.uniform(0.7, 1.3)
-    return np.stack([own + bright * _ring(mask, skull, skin, pixel) for own, mask in zip(slices, inside, strict=True)])
+    return np.stack(
+        [slice_ + bright * _ring(mask, skull, skin, pixel) for slice_, mask in zip(slices, inside, strict=True)]
+    )
 
 
 def _ring(inside: np.ndarray, skull: float, skin: float, pixel: float) -> np.ndarray:

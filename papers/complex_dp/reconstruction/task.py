@@ -79,8 +79,8 @@ class Reconstruction:
 
         from zetadp.mri.similarity import ssim
 
-        found = ssim(targets.cpu().numpy(), outputs.detach().cpu().numpy(), peak=1.0)
-        return torch.from_numpy(found).float().to(outputs.device)
+        similarities = ssim(targets.cpu().numpy(), outputs.detach().cpu().numpy(), peak=1.0)
+        return torch.from_numpy(similarities).float().to(outputs.device)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
         """Return columns of predictions, one value per slice.
@@ -88,12 +88,12 @@ class Reconstruction:
         They are ``ssim``; ``error``, the sum of squared errors; ``square``, the sum of the target's squares; and
         ``pixels``, the number of pixels.
         """
-        wanted, found = targets.cpu().double(), outputs.cpu().double()
+        true, rebuilt = targets.cpu().double(), outputs.cpu().double()
         return {
             "ssim": self.scores(outputs, targets).cpu().numpy(),
-            "error": (found - wanted).square().sum(dim=(1, 2)).numpy(),
-            "square": wanted.square().sum(dim=(1, 2)).numpy(),
-            "pixels": np.full(len(wanted), wanted[0].numel()),
+            "error": (rebuilt - true).square().sum(dim=(1, 2)).numpy(),
+            "square": true.square().sum(dim=(1, 2)).numpy(),
+            "pixels": np.full(len(true), true[0].numel()),
         }
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
@@ -113,25 +113,25 @@ class Reconstruction:
             )
         volumes = predictions.groupby(["patient", "volume"])
         sums = volumes[["error", "square", "pixels"]].sum()
-        found = pd.DataFrame(
+        frame = pd.DataFrame(
             {
                 "SSIM": volumes["ssim"].mean(),
                 "NMSE": sums["error"] / sums["square"],
                 "PSNR": 10 * np.log10(sums["pixels"] / sums["error"].clip(lower=1e-12)),
             }
         )
-        own = found.groupby("patient")
-        patients, counts = own.mean(), own.size()
+        groups = frame.groupby("patient")
+        patients, counts = groups.mean(), groups.size()
         metrics: dict[str, Any] = {}
-        for name in found:
+        for name in frame:
             weighted = patients[name].to_numpy() * counts.to_numpy()
             low, high = mean_interval(weighted, counts.to_numpy(), stream(0, Purpose.BOOTSTRAP))
-            metrics[str(name)] = float(found[name].mean())
+            metrics[str(name)] = float(frame[name].mean())
             metrics[f"{name}_interval"] = bootstrapped(low, high, "patients")
         return {
             "metric": self.metric,
             "items_called": "volumes",
-            "images": len(found),
+            "images": len(frame),
             "patients": len(patients),
             **metrics,
             "per_patient": patients["SSIM"].to_dict(),

@@ -206,18 +206,18 @@ def undersample(
     UserError
         If a volume cannot be read or is smaller than `size`, a name occurs twice, or the numbers of patients differ.
     """
-    masks, rows, seen, wanted, contents = MaskSettings(**mask), [], [], [], []
+    masks, rows, seen, magnitudes, contents = MaskSettings(**mask), [], [], [], []
     for part, volume in read_folder(volumes):
         kspace, target = volume.slices(size)
         contents.append(hashlib.sha256(volume.kspace.tobytes()).hexdigest())
         seen.append(kspace * masks.of_volume(volume.name, size))
-        wanted.append(target)
+        magnitudes.append(target)
         rows.append((volume.patient, volume.name, part, "", hashlib.sha256(seen[-1].tobytes()).hexdigest()))
     index = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "sha256"])
     check_contents(index, contents, str(volumes))
     write_cohort(table, index, sizes, str(volumes))
-    counts = [len(each) for each in seen]
+    counts = [len(part) for part in seen]
     names = pd.DataFrame({"record": index["record"].repeat(counts), "volume": index["record"].repeat(counts)})
     names["slice"] = np.concatenate([np.arange(count) for count in counts])
-    arrays = {"values": np.concatenate(seen)[:, None], "labels": np.concatenate(wanted)}
+    arrays = {"values": np.concatenate(seen)[:, None], "labels": np.concatenate(magnitudes)}
     Items(arrays, names).write(slices, ("slice", "channel", "ky", "kx"), "largest intensity of the volume")

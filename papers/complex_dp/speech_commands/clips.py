@@ -62,7 +62,7 @@ def read_clips(source: Path) -> Items:
     if not source.is_dir():
         raise UserError(f"Expected a folder of spoken commands at {source}, found none.")
     problems: list[str] = []
-    found: dict[str, tuple[np.ndarray, int, str]] = {}
+    clips: dict[str, tuple[np.ndarray, int, str]] = {}
     for path in (path for word in WORDS for path in visible(source / word, "*.wav")):
         word, matched = path.parent.name, NAME.fullmatch(path.name)
         if matched is None:
@@ -74,19 +74,19 @@ def read_clips(source: Path) -> Items:
             continue
         speaker, number = matched[1].lower(), matched[2]
         name = f"{word}-{speaker}-{int(number):03d}"
-        if name in found:
+        if name in clips:
             problems.append(f"{word}/{path.name}: another file has this word, speaker and number")
-        found[name] = (samples, WORDS.index(word), speaker)
-    counts = Counter(label for _, label, _ in found.values())
+        clips[name] = (samples, WORDS.index(word), speaker)
+    counts = Counter(label for _, label, _ in clips.values())
     problems += [f"{word}: no clip in a folder of this name" for n, word in enumerate(WORDS) if not counts[n]]
-    names = sorted(found)
+    names = sorted(clips)
     refuse(problems, f"in the clips {source}")
-    silent = [name for name in names if not found[name][0].any()]
-    voiced = [name for name in names if found[name][0].any()]
-    rows = pd.DataFrame({"record": voiced, "patient": [found[name][2] for name in voiced]})
-    contents = (hashlib.sha256(found[name][0].tobytes()).hexdigest() for name in voiced)
+    silent = [name for name in names if not clips[name][0].any()]
+    voiced = [name for name in names if clips[name][0].any()]
+    rows = pd.DataFrame({"record": voiced, "patient": [clips[name][2] for name in voiced]})
+    contents = (hashlib.sha256(clips[name][0].tobytes()).hexdigest() for name in voiced)
     check_contents(rows, contents, f"the clips {source}")
-    waves, labels, speakers = zip(*(found[name] for name in names), strict=True)
+    waves, labels, speakers = zip(*(clips[name] for name in names), strict=True)
     if silent:
         logger.warning("%d clips hold nothing but zeros, such as %s", len(silent), silent[0])
     table = pd.DataFrame({"clip": names, "speaker": speakers})
@@ -112,15 +112,15 @@ def capped(clips: Items, most: int) -> Items:
     """
     table = clips.names.reset_index(drop=True)
     hashes = [hashlib.sha256(name.encode()).hexdigest() for name in table["clip"]]
-    kept = table.assign(hash=hashes).sort_values("hash").groupby("speaker").head(most).index
-    return clips.part(np.sort(kept.to_numpy()))
+    rows = table.assign(hash=hashes).sort_values("hash").groupby("speaker").head(most).index
+    return clips.part(np.sort(rows.to_numpy()))
 
 
 def chosen(clips: Items, most: int) -> Items:
     """Return all clips of test speakers, and at most a given number of clips of every training speaker."""
     tested = clips.names["speaker"].map(is_tested).to_numpy()
-    kept = capped(clips.part(~tested), most).names["clip"]
-    return clips.part(tested | clips.names["clip"].isin(kept).to_numpy())
+    names = capped(clips.part(~tested), most).names["clip"]
+    return clips.part(tested | clips.names["clip"].isin(names).to_numpy())
 
 
 def index_clips(
@@ -146,27 +146,27 @@ def index_clips(
     UserError
         If clips cannot be read, or a number of units differs from the declared number.
     """
-    found = chosen(read_clips(source), clips_of_a_speaker)
-    found = replace(found, names=found.names.assign(record=found.names[unit]))
+    items = chosen(read_clips(source), clips_of_a_speaker)
+    items = replace(items, names=items.names.assign(record=items.names[unit]))
     rows = []
-    for owner, places in sorted(found.names.groupby("record").indices.items()):
-        part = "test" if is_tested(found.names["speaker"].iloc[places[0]]) else "train"
-        digest = hashlib.sha256(found.arrays["values"][places].tobytes()).hexdigest()
+    for owner, positions in sorted(items.names.groupby("record").indices.items()):
+        part = "test" if is_tested(items.names["speaker"].iloc[positions[0]]) else "train"
+        digest = hashlib.sha256(items.arrays["values"][positions].tobytes()).hexdigest()
         rows.append({"patient": owner, "record": owner, "part": part, "scanner": "", "sha256": digest})
     write_cohort(table, pd.DataFrame(rows), sizes, "the clips")
-    found.write(clips, ("clip", "sample"), "1")
+    items.write(clips, ("clip", "sample"), "1")
 
 
 def _samples(content: bytes) -> np.ndarray | str:
     """Return the samples of a file, padded to one second, or a text that names the problem."""
     try:
         with wave.open(BytesIO(content)) as file:
-            found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
+            format_ = (file.getnchannels(), file.getsampwidth(), file.getframerate())
             declared, samples = file.getnframes(), file.readframes(file.getnframes())
     except (wave.Error, EOFError) as error:
         return f"not a wav file with uncompressed samples ({error})"
-    if found != (1, 2, RATE):
-        return f"expected 1 channel, 2 bytes and {RATE} Hz, found {found[0]}, {found[1]} and {found[2]}"
+    if format_ != (1, 2, RATE):
+        return f"expected 1 channel, 2 bytes and {RATE} Hz, found {format_[0]}, {format_[1]} and {format_[2]}"
     # A wav file has an even number of bytes. A streamed one declares more than it has, and may end with other content.
     if len(samples) != 2 * declared or len(content) % 2:
         return (

@@ -55,8 +55,8 @@ def spectrogram(waves: np.ndarray) -> np.ndarray:
     """
     scaled = waves.astype(np.float32) / 32768
     frames = np.lib.stride_tricks.sliding_window_view(scaled, FRAME, axis=1)[:, ::STEP]
-    found: np.ndarray = np.fft.rfft(frames * WINDOW, n=FOURIER, axis=2).astype(np.complex64)
-    return found
+    spectra: np.ndarray = np.fft.rfft(frames * WINDOW, n=FOURIER, axis=2).astype(np.complex64)
+    return spectra
 
 
 def log_mel(waves: np.ndarray) -> Tensor:
@@ -72,8 +72,8 @@ def log_mel(waves: np.ndarray) -> Tensor:
     float32, shape (clip, frame, `BANDS`). The values of a clip depend on this clip alone.
     """
     power = np.abs(spectrogram(waves)) ** 2 @ _mel_bands()
-    found = torch.from_numpy(np.log(power + 1e-4 * power.mean(axis=(1, 2), keepdims=True) + 1e-9)).float()
-    centred = found - found.mean(dim=(1, 2), keepdim=True)
+    logarithms = torch.from_numpy(np.log(power + 1e-4 * power.mean(axis=(1, 2), keepdims=True) + 1e-9)).float()
+    centred = logarithms - logarithms.mean(dim=(1, 2), keepdim=True)
     return centred / centred.square().mean(dim=(1, 2), keepdim=True).sqrt().clamp_min(1e-6)
 
 
@@ -100,16 +100,16 @@ class WordEncoder(PublicEncoder):
     of = "words"
     # The number of words is a multiple of `CHUNK`. Components are taken in pairs, so they are an even number together.
     recipe: ClassVar = {"seed": 0, "axes_from": 3200, "scattering": 136, "learned": 64, "words": 9600, "passes": 4}
-    kept = ("scattering", "learned")
+    component_keys = ("scattering", "learned")
     names = NAMES
     widths = (16, 32, 64, 64)
     flat = 64 * (BANDS // 8) * 4
     hidden_units = 128
     outputs = len(WORDS)
 
-    def pooled(self, found: Tensor) -> Tensor:
+    def pooled(self, maps: Tensor) -> Tensor:
         """Return maxima over each third of the clip, which show the order of sounds, and over the whole clip."""
-        thirds = functional.adaptive_max_pool2d(found, (3, found.shape[3]))
+        thirds = functional.adaptive_max_pool2d(maps, (3, maps.shape[3]))
         return torch.cat((thirds, thirds.amax(dim=2, keepdim=True)), dim=2).flatten(1)
 
     def maps(self) -> tuple[Extract, ...]:
@@ -120,9 +120,9 @@ class WordEncoder(PublicEncoder):
         """Train the network on simulated words, and return further simulated words."""
         seed, words, passes, axes_from = (self.recipe[key] for key in ("seed", "words", "passes", "axes_from"))
         chunks, steps = words // CHUNK, words // BATCH
-        made = [simulated_words(CHUNK, seed, number) for number in range(chunks)]
-        inputs = torch.cat([log_mel(waves) for waves, _ in made])
-        labels = torch.cat([torch.from_numpy(wanted) for _, wanted in made])
+        chunks_made = [simulated_words(CHUNK, seed, number) for number in range(chunks)]
+        inputs = torch.cat([log_mel(waves) for waves, _ in chunks_made])
+        labels = torch.cat([torch.from_numpy(word_labels) for _, word_labels in chunks_made])
 
         def losses() -> Iterator[Tensor]:
             for _ in range(passes):
@@ -197,9 +197,9 @@ def _varied(bands: Tensor, random: np.random.Generator) -> Tensor:
 
 def transform_clips(*, clips: Path, spectra: Path, magnitudes: Path) -> None:
     """Write spectrograms and magnitudes, each computed from one clip alone."""
-    found = Items.read(clips, names=NAMES)
-    waves = found.arrays["values"]
+    items = Items.read(clips, names=NAMES)
+    waves = items.arrays["values"]
     values = np.concatenate([spectrogram(part) for part in np.array_split(waves, 1 + len(waves) // 500)])
-    for path, each in ((spectra, values), (magnitudes, np.abs(values))):
+    for path, array in ((spectra, values), (magnitudes, np.abs(values))):
         axes = ("clip", "channel", "frame", "frequency")
-        Items({**found.arrays, "values": each[:, None]}, found.names).write(path, axes, "1")
+        Items({**items.arrays, "values": array[:, None]}, items.names).write(path, axes, "1")

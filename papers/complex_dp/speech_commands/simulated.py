@@ -34,7 +34,7 @@ def scripts() -> dict[str, np.ndarray]:
     pulses, of noise that passes the formants, and of noise at a place of its own; centre and width of that place in Hz.
     """
     table = pd.read_csv(Path(__file__).with_name("phones.csv"), index_col="word")
-    return {str(word): own.to_numpy(dtype=float) for word, own in table.groupby("word")}
+    return {str(word): rows.to_numpy(dtype=float) for word, rows in table.groupby("word")}
 
 
 def simulated_words(
@@ -88,29 +88,29 @@ def _tracks(word: str, formants: float, durations: float, random: np.random.Gene
     times, values = [0.0], [np.zeros(8)]
     accent = np.exp(random.normal(0, 0.05, 3))
     for number, segment in enumerate(segments):
-        first, last, amplitudes, place = np.split(segment[1:], (3, 6, 9))
-        own = accent * np.exp(random.normal(0, formants, 3)) * size
+        first, last, amplitudes, noise_band = np.split(segment[1:], (3, 6, 9))
+        tones_scale = accent * np.exp(random.normal(0, formants, 3)) * size
         loud = amplitudes * np.exp(random.normal(0, 0.3, 3))
-        noise = place * np.exp(random.normal(0, 0.12, 2))
+        noise = noise_band * np.exp(random.normal(0, 0.12, 2))
         start, length = ends[number] - lengths[number], lengths[number]
         # Amplitudes change within 12 ms, formants glide between neighbouring segments.
         edge = min(12.0, 0.3 * length)
         for at, tones in ((start + edge, first), (start + length - edge, last)):
             times.append(begin + at)
-            values.append(np.concatenate((tones * own, loud, noise)))
+            values.append(np.concatenate((tones * tones_scale, loud, noise)))
     values[0] = values[1] * np.array([1, 1, 1, 0, 0, 0, 1, 1])
     times += [times[1] - 15, times[-1] + 25]
     values += [values[0], values[-1] * np.array([1, 1, 1, 0, 0, 0, 1, 1])]
     order = np.argsort(times, kind="stable")
     frames = np.arange(FRAMES) * 1000 * STEP / RATE
-    found = np.stack([np.interp(frames, np.array(times)[order], track[order]) for track in np.array(values).T])
+    tracks = np.stack([np.interp(frames, np.array(times)[order], track[order]) for track in np.array(values).T])
     glide = np.hanning(9)[None] / np.hanning(9).sum()
-    padded = np.pad(found[:3], ((0, 0), (4, 4)), mode="edge")
-    found[:3] = np.stack([np.convolve(track, glide[0], mode="valid") for track in padded])
+    padded = np.pad(tracks[:3], ((0, 0), (4, 4)), mode="edge")
+    tracks[:3] = np.stack([np.convolve(track, glide[0], mode="valid") for track in padded])
     pitch = 105 * (size / 0.95) ** 2.2 * np.exp(random.normal(0, 0.18))
     along = np.linspace(0, 1, FRAMES)
     contour = 1 + random.normal(-0.15, 0.2) * (along - 0.5) + 0.03 * np.sin(2 * np.pi * (3 * along + random.random()))
-    return np.concatenate((found, (pitch * contour.clip(0.5))[None]))
+    return np.concatenate((tracks, (pitch * contour.clip(0.5))[None]))
 
 
 def _sounded(tracks: np.ndarray, random: np.random.Generator) -> Tensor:
@@ -134,9 +134,9 @@ def _sounded(tracks: np.ndarray, random: np.random.Generator) -> Tensor:
         resonance = resonance * _formant(frequency, centre * size, width)
     tilt = torch.from_numpy(random.uniform(0.5, 1.3, (count, 1, 1))).float()
     source = (1 + frequency / 300) ** -tilt
-    place = torch.exp(-(((frequency - track[:, 6]) / track[:, 7]) ** 2))
+    noise_band = torch.exp(-(((frequency - track[:, 6]) / track[:, 7]) ** 2))
     voiced, breath, frication = (track[:, number] for number in (3, 4, 5))
-    spectra = voice * (voiced * resonance * source) + hiss * (breath * resonance * 0.5 + frication * place)
+    spectra = voice * (voiced * resonance * source) + hiss * (breath * resonance * 0.5 + frication * noise_band)
     speech = torch.istft(spectra, FOURIER, STEP, 256, _window(), length=LENGTH)
     return speech / speech.abs().amax(dim=1, keepdim=True).clamp_min(1e-6)
 
@@ -158,15 +158,15 @@ def _recorded(speech: Tensor, ratios: tuple[float, float], random: np.random.Gen
         size, phase = (torch.from_numpy(random.normal(0, s, (count, 1))).float() for s in (2.5 / wave, np.pi))
         colour = colour + size * torch.sin(wave * octave + phase)
     colour = colour + torch.from_numpy(random.normal(0, 1.5, (count, 1))).float() * octave
-    found = torch.fft.irfft(spectra * torch.fft.rfft(echo, 2 * LENGTH) * 10 ** (colour / 20))[:, :LENGTH]
+    reverberant = torch.fft.irfft(spectra * torch.fft.rfft(echo, 2 * LENGTH) * 10 ** (colour / 20))[:, :LENGTH]
     hiss = torch.fft.rfft(torch.from_numpy(random.standard_normal((count, 2 * LENGTH))).float())
     slope = torch.from_numpy(random.uniform(0, 1.2, (count, 1))).float()
     background = torch.fft.irfft(hiss * (frequency.clamp_min(60) / 60) ** -slope)[:, :LENGTH]
     ratio = torch.from_numpy(random.uniform(*ratios, (count, 1))).float()
-    power = found.square().mean(dim=1, keepdim=True).sqrt() / background.square().mean(dim=1, keepdim=True).sqrt()
-    found = found + background * power * 10 ** (-ratio / 20)
+    power = reverberant.square().mean(dim=1, keepdim=True).sqrt() / background.square().mean(dim=1, keepdim=True).sqrt()
+    reverberant = reverberant + background * power * 10 ** (-ratio / 20)
     level = torch.from_numpy(np.exp(random.uniform(np.log(0.03), np.log(0.95), (count, 1)))).float()
-    heard = level * found / found.abs().amax(dim=1, keepdim=True)
+    heard = level * reverberant / reverberant.abs().amax(dim=1, keepdim=True)
     return np.asarray((heard * 32767).round().to(torch.int16).numpy())
 
 
@@ -176,10 +176,10 @@ def _formant(frequency: Tensor, centre: Tensor, width: float) -> Tensor:
 
 
 def _waves(sound: np.ndarray) -> Tensor:
-    found: Tensor = torch.stft(
+    transformed: Tensor = torch.stft(
         torch.from_numpy(sound).float(), FOURIER, STEP, 256, _window(), return_complex=True, pad_mode="constant"
     )
-    return found
+    return transformed
 
 
 @lru_cache

@@ -77,12 +77,12 @@ class SpeechCommands(Classification):
         """Return the area under the ROC curve and the accuracy, with intervals over speakers."""
         # Intervals are over speakers for both units, because clips of one speaker resemble each other.
         of_speakers = predictions.drop(columns=SCORES).assign(patient=predictions["speaker"])
-        found = super().summarise(of_speakers)
+        summary = super().summarise(of_speakers)
         labels = predictions[self.called].map(WORDS.index).to_numpy()
         scores, owners = predictions[SCORES].to_numpy(), predictions["speaker"].to_numpy()
         low, high = interval(labels, scores, owners, stream(0, Purpose.BOOTSTRAP))
         shares = pd.Series(area_shares(labels, scores)).groupby(owners).mean()
-        return found | {
+        return summary | {
             "metric": self.metric,
             "auc": float(macro_area(labels, scores)[0]),
             "auc_interval": bootstrapped(low, high, "speakers", REPLICATES),
@@ -129,8 +129,8 @@ def interval(
     generator
         Generator of the resamples.
     """
-    names, place = np.unique(owners, return_inverse=True)
+    names, owner_indices = np.unique(owners, return_inverse=True)
     if len(names) < 2:
         return float("nan"), float("nan")
     times = resamples(len(names), generator, REPLICATES)
-    return percentile_interval(macro_area(labels, scores, times[:, place]))
+    return percentile_interval(macro_area(labels, scores, times[:, owner_indices]))

@@ -19,7 +19,7 @@ def kept(name: str) -> pd.DataFrame:
 
 
 def test_the_table_has_the_runs_that_are_declared():
-    wanted = pd.DataFrame([vars(run) for run in compare_mnist.wanted()])
+    wanted = pd.DataFrame([vars(run) for run in compare_mnist.all_runs()])
     wanted = wanted[~wanted["method"].str.startswith("long")]
     cells = ["data", "kind", "method", "epsilon"]
     expected = wanted.groupby(cells).size()
