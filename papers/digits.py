@@ -1,22 +1,25 @@
 """Load images of MNIST and Fashion-MNIST and their public features, for the benchmarks of released rows.
 
 Missing official files are downloaded to resources/digits. The encoder is that of the scenario mnist.yaml. If it is not
-in resources/public-digits, it is trained again (6 minutes). Features are stored in results/release_mnist.
+in resources/public-digits, it is trained again (6 minutes). Features are stored in results/release_mnist. A smoke needs
+none of these files: its images are simulated digits for both data sets, its encoder learns from few of them, and both
+are stored with its tables.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from papers.complex_dp.encoder import unit
-from papers.complex_dp.phase_mnist.encoder import DigitEncoder
+from papers.complex_dp.phase_mnist.encoder import CHUNK, DigitEncoder, simulated_digits
 from papers.complex_dp.phase_mnist.task import FASHION, MNIST, fetch_digits, read_digits
 from papers.complex_dp.scattering import normalised, scattering_of_images
+from papers.sizes import SMOKE, by_size, current, stored
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import written_whole
 
@@ -26,16 +29,32 @@ if TYPE_CHECKING:
 SOURCES = {"mnist": MNIST, "fashion": FASHION}
 NAMES = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
 IMAGES = Path("resources/digits")
-ENCODER = Path("resources/public-digits/encoder.safetensors")
-KEPT = Path("results/release_mnist")
+ENCODER = by_size(Path("resources/public-digits"), smoke=stored("public-digits")) / "encoder.safetensors"
+KEPT = stored("release_mnist")
 PASS = 1000
-TESTED = 2000
+SIMULATED = 600
+"""Number of simulated digits that replace a part of a data set in a smoke."""
+TESTED = by_size(2000, smoke=200)
 """Number of training images, the last of each data set, that replace test images where no test image may be read."""
+
+
+class SmallEncoder(DigitEncoder):
+    """The encoder of a smoke, which learns from as few digits as it can."""
+
+    recipe: ClassVar = DigitEncoder.recipe | {"axes_from": 400, "digits": CHUNK}
+
+
+def described(cohort: str) -> str:
+    """Return what a table says about its people: those of a smoke are simulated digits."""
+    return by_size(cohort, smoke=f"{SIMULATED} simulated digits")
 
 
 @lru_cache
 def images(data: str, part: Part) -> tuple[np.ndarray, np.ndarray]:
     """Return images, uint8 of shape (image, 28, 28), and labels of shape (image,)."""
+    if current() == SMOKE:
+        digits, labels = simulated_digits(SIMULATED, 1, list(SOURCES).index(data), int(part == "test"))
+        return (255 * digits).byte().numpy(), labels.numpy()
     fetch_digits(IMAGES / data, SOURCES[data])
     return read_digits(IMAGES / data, part, SOURCES[data])
 
@@ -43,11 +62,12 @@ def images(data: str, part: Part) -> tuple[np.ndarray, np.ndarray]:
 @lru_cache
 def encoder() -> DigitEncoder:
     """Return the public encoder, which has seen simulated digits only."""
+    kind = by_size(DigitEncoder, smoke=SmallEncoder)
     if not ENCODER.is_file():
         ENCODER.parent.mkdir(parents=True, exist_ok=True)
         with torch.enable_grad():  # the caller may have disabled gradients
-            DigitEncoder.make(encoder=ENCODER)
-    return DigitEncoder.load(ENCODER)
+            kind.make(encoder=ENCODER)
+    return kind.load(ENCODER)
 
 
 @lru_cache(maxsize=4)

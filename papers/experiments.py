@@ -160,10 +160,15 @@ def write_joined(
     write_table(stem, table, sheet(table), source)
 
 
+def marked(source: tuple[str, ...]) -> tuple[str, ...]:
+    """Return how a table was made; that of a smoke says so."""
+    return sizes.by_size(source, smoke=(*source, "smoke: made to see that the command runs; not a result"))
+
+
 def write_table(stem: Path, frame: pd.DataFrame, sheet: Sheet, source: tuple[str, ...]) -> None:
     """Write a table and how it was made as CSV and as Markdown, to a path without these endings, and print it."""
     files = [stem.with_suffix(kind) for kind in (".csv", ".md")]
-    rendering.write_table(files, frame, sheet, source, float_format="%.6g")
+    rendering.write_table(files, frame, sheet, marked(source), float_format="%.6g")
     print(to_text(sheet))
 
 
@@ -183,7 +188,7 @@ def write_parts(
     source
         How they were made.
     """
-    frame = pd.concat([parts[name].assign(part=name) for name in titles], ignore_index=True)
+    frame, source = pd.concat([parts[name].assign(part=name) for name in titles], ignore_index=True), marked(source)
     write_text(
         stem.with_suffix(".csv"), to_csv(frame[["part", *frame.columns.drop("part")]], source, float_format="%.7g")
     )

@@ -18,7 +18,7 @@ epsilons
     Those that are shown; all, if it is missing.
 columns
     Columns of the CSV file.
-beside
+largest
     Further columns from tables of a scenario: the largest value of all rows of a network, arm and epsilon.
 printed
     What the paper prints, by scenario, network, arm and epsilon.
@@ -67,15 +67,15 @@ def collect(join: dict[str, Any], experiments: dict[str, Experiment]) -> pd.Data
             table = table[table["epsilon"].isin(join["epsilons"])]
         for label, values in join["labels"].items():
             table[label] = values[scenario]
-        for column, file in join.get("beside", {}).items():
-            table[column] = largest_beside(experiment.results / file, column, table)
+        for column, file in join.get("largest", {}).items():
+            table[column] = largest_in(experiment.results / file, column, table)
         for column in PRINTED:
             table[column] = [printed_of(join, scenario, row).get(column) for _, row in table.iterrows()]
         parts.append(table)
     return pd.concat(parts, ignore_index=True)[join["columns"]]
 
 
-def largest_beside(path: Path, column: str, table: pd.DataFrame) -> list[float]:
+def largest_in(path: Path, column: str, table: pd.DataFrame) -> list[float]:
     """Return the largest value of a column of another table for each row of a table."""
     if not path.is_file():
         raise UserError(f"Expected {path} of the finished scenario, found none.")

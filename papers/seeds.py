@@ -13,7 +13,7 @@ import argparse
 import pandas as pd
 
 from papers import sizes
-from papers.experiments import Experiment, declared_by, ended
+from papers.experiments import Experiment, declared_by, ended, marked
 from zetadp.base.storage import write_text
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
@@ -51,7 +51,7 @@ def main() -> None:
     trained = [environment for experiment in experiments.values() for environment in experiment.environments()]
     source = origin(*declared_by(*arguments.scenarios), runs=trained)
     path = sizes.tables() / arguments.paper / "seeds.csv"
-    write_text(path, to_csv(scores(experiments), source, float_format="%.10g"))
+    write_text(path, to_csv(scores(experiments), marked(source), float_format="%.10g"))
     print(f"{path}: {len(trained)} runs")
 
 

@@ -2,15 +2,16 @@
 
 ``short`` is what papers/PAPER/results holds, ``whole`` also the scenarios of days that paper.yaml lists under
 ``whole``. A ``smoke`` runs the scenarios of both with 20 patients, three rounds, and one seed and epsilon of the first
-network of each block of runs. Its results stay apart: experiments and cohorts get another name, and tables go to
-results/papers/smoke. It shows that commands work; its figures mean nothing.
+network of each block of runs. Programs take the smaller of two values of each constant (`by_size`), and a few hundred
+simulated digits in place of MNIST and Fashion-MNIST. Results of a smoke stay apart: experiments and cohorts get another
+name, and tables go to results/papers/smoke. It shows that commands work; its figures mean nothing.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zetadp.config.load import overlay, read_overlaid
 from zetadp.config.sections import TaskSection
@@ -22,6 +23,7 @@ VARIABLE = "ZETADP_PAPER_SIZE"
 """Environment variable that tells the programs of a paper which size `papers.__main__` was asked for."""
 PATIENTS = {"train_patients": 14, "test_patients": 6}
 ROUNDS, EXPECTED, NODES, GRID = 3, 2, 2, [32, 32, 24]
+Value = TypeVar("Value")
 
 
 def current() -> str:
@@ -29,9 +31,19 @@ def current() -> str:
     return os.environ.get(VARIABLE, SHORT)
 
 
+def by_size(value: Value, smoke: Value) -> Value:
+    """Return a constant of a program: its value, or the smaller one that a smoke has."""
+    return smoke if current() == SMOKE else value
+
+
 def tables(size: str | None = None) -> Path:
     """Return the folder of all papers' tables of a size, by default of the current one."""
     return Path("results/papers") / (SMOKE if (size or current()) == SMOKE else "")
+
+
+def stored(name: str) -> Path:
+    """Return the folder in which programs store runs, features and weights, by its name."""
+    return by_size(Path("results"), smoke=tables()) / name
 
 
 def content(file: str, size: str | None = None) -> dict[str, Any]:

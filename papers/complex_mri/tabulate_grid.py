@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from papers.experiments import Experiment, declared_by, ended, parser_of
+from papers.experiments import Experiment, declared_by, ended, marked, parser_of
 from zetadp.base.epsilon import Target
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING
@@ -32,7 +32,7 @@ NOTE = (
 )
 
 
-def beside_printed(table: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
+def with_printed(table: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
     """Return the table with the columns ``printed`` and ``printed_std``, and a row for each arm of the paper."""
     printed = pd.read_csv(PRINTED, dtype={"epsilon": str}, comment="#")
     epsilons = sorted(set(table["epsilon"]), key=Target.named)
@@ -59,10 +59,10 @@ def main() -> None:
     runs = tables.collect([folder.path for folder in folders])
     table = tables.table1(runs, people)
     trained = [read_json(folder.metrics)["environment"] for folder in folders]
-    source = origin(*declared_by(SCENARIO), runs=trained)
+    source = marked(origin(*declared_by(SCENARIO), runs=trained))
     below = (*notes(runs, people, planned=len(names)), NOTE)
     sheet = rendering.accuracy_sheet(table, (*below, *source))
-    table, printed = beside_printed(table)
+    table, printed = with_printed(table)
     sheet = replace(sheet, rows=(*sheet.rows, *printed))
     write_text(arguments.output / "table.csv", rendering.to_csv(table, (*source, *below)))
     write_text(arguments.output / "table.md", rendering.to_markdown(sheet))

@@ -23,6 +23,7 @@ from papers.directions.accounting import concentration_for_epsilon
 from papers.directions.mechanism import Direction
 from papers.directions.sampler import draw_direction
 from papers.experiments import parser_of, write_table
+from papers.sizes import by_size
 from zetadp.accounting import gaussian
 from zetadp.accounting.kinds import NoisySum
 from zetadp.accounting.seeded_noise import noisy_mean
@@ -37,7 +38,7 @@ from zetadp.report.provenance import origin
 from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.settings import TrainingSettings
 
-SEED, PATIENTS, TRIALS, DELTA, CONFIDENCE = 53, 10, 5000, 1e-3, 0.95
+SEED, PATIENTS, TRIALS, DELTA, CONFIDENCE = 53, 10, by_size(5000, smoke=50), 1e-3, 0.95
 EPSILONS = (1.0, 8.0)
 MECHANISMS = ("gaussian", "direction")
 NETWORK = NetworkSettings(widths=(8, 16), convolutions=1, head="pooled", groups=4)

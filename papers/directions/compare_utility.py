@@ -29,8 +29,8 @@ import pandas as pd
 import torch
 from torch.nn import functional
 
-from papers.complex_dp.phase_mnist.task import fetch_digits, read_digits
-from papers.digits import IMAGES, NAMES, SOURCES
+from papers import digits
+from papers.digits import NAMES
 from papers.directions.mechanism import gaussian_bound
 from papers.directions.sampler import draw_direction
 from papers.directions.tabulate_capacity import (
@@ -45,6 +45,7 @@ from papers.directions.tabulate_capacity import (
 )
 from papers.experiments import laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, environments
+from papers.sizes import by_size, stored
 from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.base.randomness import Purpose, stream
 from zetadp.report.provenance import origin, seeds_shown
@@ -62,8 +63,8 @@ LEARNING_RATE, WEIGHT_DECAY, CLIP = 0.005, 0.1, 1.0
 MOMENTS = {"mnist": (0.1307, 0.3081), "fashion": (0.2860, 0.3530)}
 """Mean and standard deviation of the pixels. Both are in common use, and so public."""
 PRINTED = Path(__file__).with_name("printed_accuracy.csv")
-KAPPAS = (75, 100, 150, 200, 250, 300, 350, 400)
-KAPPAS_APART = (75, 150, 400)
+KAPPAS = by_size((75, 100, 150, 200, 250, 300, 350, 400), smoke=(75, 400))
+KAPPAS_APART = by_size((75, 150, 400), smoke=(75,))
 """Pairs that are also trained with AdamW."""
 TITLE = "Directions and Gaussian noise: accuracy"
 NOTES = (
@@ -76,7 +77,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Run:
-    """One training, as `runs.csv` keeps it.
+    """One training run: the settings that identify it in `runs.csv`.
 
     Attributes
     ----------
@@ -122,8 +123,7 @@ def examples(data: str, part: Part) -> tuple[Tensor, Tensor]:
 
     MNIST is cropped to its centre, Fashion-MNIST made smaller.
     """
-    fetch_digits(IMAGES / data, SOURCES[data])
-    pixels, labels = read_digits(IMAGES / data, part, SOURCES[data])
+    pixels, labels = digits.images(data, part)
     images = torch.from_numpy(pixels.copy())[:, None].float() / 255
     if data == "mnist":
         edge = (images.shape[-1] - SIDE) // 2
@@ -208,7 +208,7 @@ def trained(data: str, batch: int, seed: int) -> list[float]:
     bounds = torch.tensor([CLIP if run.pair else math.inf for run in runs])
     optimiser = torch.optim.Adam([weights], lr=LEARNING_RATE)
     for _ in range(steps_of(batch)):
-        members = torch.from_numpy((draws.random(len(images)) < batch / RECORDS).nonzero()[0])
+        members = torch.from_numpy((draws.random(len(images)) < batch / len(images)).nonzero()[0])
         totals = clipped_sums(weights, images[members], labels[members], bounds)
         gradients = [
             released(run, total, noises["apart" if run.decay == "apart" else "none"])
@@ -264,15 +264,15 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=len(SEEDS[BATCH]), help="number of seeds, at most (%(default)s)")
     arguments = parser.parse_args()
-    store = KeptRuns(Path("results/directions_utility/runs.csv"), Run, "accuracy", "seconds")
+    store = KeptRuns(stored("directions_utility") / "runs.csv", Run, "accuracy", "seconds")
     fill(store, arguments.batches, arguments.seeds)
     frame = store.read()
     for name, part in (("utility", frame[frame["batch"] == BATCH]), ("utility_small", frame[frame["batch"] < BATCH])):
         if len(part):
             minutes = f"All runs took {part['seconds'].sum() / 60:.0f} min of processor time."
-            cohorts = "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated"
-            table_shown, source = table(part), origin(cohorts, seeds_shown(part["seed"]), runs=environments(part))
-            write_table(arguments.output / name, table_shown, laid_out(TITLE, table_shown, (*NOTES, minutes)), source)
+            cohorts = digits.described("MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated")
+            accuracies, source = table(part), origin(cohorts, seeds_shown(part["seed"]), runs=environments(part))
+            write_table(arguments.output / name, accuracies, laid_out(TITLE, accuracies, (*NOTES, minutes)), source)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import spearmanr
 
-from papers.digits import NAMES
+from papers.digits import NAMES, described
 from papers.directions.capacity import direction_capacity, gaussian_capacity
 from papers.directions.compare_utility import (
     CLIP,
@@ -52,8 +52,9 @@ from papers.directions.compare_utility import (
 )
 from papers.directions.sampler import draw_direction
 from papers.directions.tabulate_capacity import DIMENSION
-from papers.experiments import laid_out, parser_of, write_table
+from papers.experiments import laid_out, marked, parser_of, write_table
 from papers.keptruns import KeptRuns, environments
+from papers.sizes import by_size, stored
 from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
@@ -70,9 +71,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SEEDS = (0,)
-BATCHES = (128, 16, 64, 32)
-STEPS, SIZE, FALLS = 10_000, 0.1, (3 / 8, 5 / 8, 7 / 8)
-ALIKE = (75, 150, 250, 400)
+BATCHES = by_size((128, 16, 64, 32), smoke=(32, 16))
+STEPS, SIZE, FALLS = by_size(10_000, smoke=20), 0.1, (3 / 8, 5 / 8, 7 / 8)
+ALIKE = by_size((75, 150, 250, 400), smoke=(75,))
 """Pairs for which a direction has the true epsilon of the Gaussian."""
 APART = 0.02
 """Least difference of two mean errors that counts as one."""
@@ -84,8 +85,8 @@ MECHANISMS = {
     "printed_direction": "direction, the paper's κ",
     "direction": "direction, ε of the Gaussian",
 }
-OTHERS = 50
-"""Number of other batches of the same classes whose mean error is what the classes alone explain."""
+OTHERS = by_size(50, smoke=3)
+"""Number of other batches of the same classes; their mean error is the one that the classes alone explain."""
 LESS = {"gaussian_10": 10, "gaussian_100": 100}
 """Gaussian noise divided by a number, to see what noise would give the printed errors; only where pairs are named."""
 DLG_BATCH, DLG_STEPS, PICTURES = 8, 50, 6
@@ -101,7 +102,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Run:
-    """One attack: what tells it from others, as `runs.csv` keeps it; ``pair`` is the paper's kappa."""
+    """One attack: the settings that identify it in `runs.csv`; ``pair`` is the paper's kappa."""
 
     data: str
     attack: str
@@ -321,7 +322,7 @@ def count_ordered(frame: pd.DataFrame) -> pd.DataFrame:
     """Say what orders the errors at an equal network and batch.
 
     ``epsilon`` and ``capacity`` are rank correlations with the error over all noisy settings. ``pairs`` counts a
-    Gaussian beside a direction whose errors differ by `APART`, and how many of them each measure orders; ``alike``
+    Gaussian and a direction whose errors differ by `APART`, and how many of them each measure orders; ``alike``
     counts those of equal true epsilon, which epsilon cannot order. ``gaussians`` and ``directions`` count pairs of one
     mechanism, directions with the paper's kappas, and how many of them capacity orders; there epsilon is no different.
     """
@@ -398,20 +399,21 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=sizes, choices=sizes, help="batches (all)")
     parser.add_argument("--pairs", type=int, nargs="*", default=[], choices=KAPPAS, help="noise levels (all)")
     arguments = parser.parse_args()
-    folder = Path("results/directions_inversion")
+    folder = stored("directions_inversion")
     store = KeptRuns(folder / "runs.csv", Run, "mse", "matched", "others", "others_std", "ssim", "seconds")
     fill(store, arguments.data, arguments.batches, arguments.pairs)
     frame = store.read()
-    cohorts = "MNIST and Fashion-MNIST, training images, not simulated"
-    frame_shown, source = table(frame), origin(cohorts, seeds_shown(SEEDS), runs=environments(frame))
+    cohorts = described("MNIST and Fashion-MNIST, training images, not simulated")
+    errors, source = table(frame), origin(cohorts, seeds_shown(SEEDS), runs=environments(frame))
     if arguments.pairs or {*arguments.data, *arguments.batches} < {*NAMES, *sizes}:
-        write_table(arguments.output / "matched", frame_shown, laid_out(TITLE, frame_shown, (NOTE,)), source)
+        write_table(arguments.output / "matched", errors, laid_out(TITLE, errors, (NOTE,)), source)
         return
-    write_table(arguments.output / "inversion", frame_shown, laid_out(TITLE, frame_shown, (NOTE,)), source)
+    write_table(arguments.output / "inversion", errors, laid_out(TITLE, errors, (NOTE,)), source)
     write_text(
-        arguments.output / "judged.csv", to_csv(count_ordered(frame_shown), (NOTE, *source), float_format="%.3g")
+        arguments.output / "judged.csv",
+        to_csv(count_ordered(errors), (NOTE, *marked(source)), float_format="%.3g"),
     )
-    save_svg(figure(frame_shown, folder), arguments.output / "inversion.svg")
+    save_svg(figure(errors, folder), arguments.output / "inversion.svg")
     print(f"{arguments.output}: inversion.csv, judged.csv, inversion.md, inversion.svg")
 
 

@@ -29,6 +29,7 @@ from papers.directions.accounting import concentration_for_epsilon
 from papers.directions.capacity import direction_capacity, gaussian_capacity
 from papers.directions.mechanism import Direction, mean_cosine
 from papers.experiments import explained, parser_of, write_parts
+from papers.sizes import by_size
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
 from zetadp.base.workflow import only_errors
@@ -39,7 +40,8 @@ DIMENSION, RECORDS, BATCH, EPOCHS = 13_700, 60_000, 128, 3
 DELTA, RATE, STEPS = 1 / RECORDS, BATCH / RECORDS, EPOCHS * math.ceil(RECORDS / BATCH)
 ORDERS = [*(1 + step / 10 for step in range(1, 100)), *range(12, 64)]
 """Orders of the accountant that the paper uses for Gaussian noise."""
-EPSILONS, CAPACITIES = (0.5, 1.0, 2.0, 4.0, 8.0), (25.0, 50.0, 100.0, 200.0, 400.0)
+EPSILONS = by_size((0.5, 1.0, 2.0, 4.0, 8.0), smoke=(8.0,))
+CAPACITIES = by_size((25.0, 50.0, 100.0, 200.0, 400.0), smoke=(100.0,))
 RADII = {"1": 1.0, "root 3": math.sqrt(3), "3": 3.0, "128": 128.0, "128 root 3": 128 * math.sqrt(3), "384": 384.0}
 """Radii over the unit of the noise: one gradient of norm 1; three layers of it, as a vector and as the paper adds them;
 and the same for a mean over the batch, whose noise is divided by 128."""
@@ -67,7 +69,7 @@ DATA = ("MNIST", "Fashion-MNIST")
 
 def steps_of(batch: int) -> int:
     """Return the number of steps in the paper's epochs."""
-    return EPOCHS * math.ceil(RECORDS / batch)
+    return by_size(EPOCHS * math.ceil(RECORDS / batch), smoke=3)
 
 
 def direction_epsilon(concentration: float, steps: int = STEPS, rate: float = RATE) -> float:

@@ -26,9 +26,10 @@ from torch import nn
 from torch.nn import functional
 
 from papers.complex_dp.phase_mnist.encoder import simulated_digits
-from papers.digits import encoder, features, images
+from papers.digits import described, encoder, features, images
 from papers.experiments import ended, explained, laid_out, parser_of, write_table
 from papers.neuromixgdp.membership import RowAttack
+from papers.sizes import by_size
 from zetadp.account.ledger import Ledger
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
@@ -52,16 +53,16 @@ CLASSES, DELTA = 10, 1e-5
 EPSILONS = (8.0, 1.0)
 MIXED = {8.0: 8.0, 1.0: 2.0}
 """Images in a row on average, by epsilon, of the releases that are attacked for members."""
-PEOPLE, RELEASES = 100, 1000
+PEOPLE, RELEASES = 100, by_size(1000, smoke=20)
 """Images in a release that is attacked for members, which has as many rows; and releases on each side."""
 RIDGE = 0.01
-HEADS, PILOTS = 800, 200
+HEADS, PILOTS = by_size(800, smoke=20), by_size(200, smoke=5)
 """Heads that are trained with and without the target, and further ones that fix the threshold."""
-POPULATION, ROWS = 5000, 300
+POPULATION, ROWS = by_size(5000, smoke=300), by_size(300, smoke=60)
 """Number of images behind the rows for inversion, and number of these rows that are inverted."""
-DEGREES = (1, 4, 16, 64)
-CANDIDATES = 1000
-DIGITS = 2000
+DEGREES = by_size((1, 4, 16, 64), smoke=(1, 4))
+CANDIDATES = by_size(1000, smoke=100)
+DIGITS = by_size(2000, smoke=200)
 """Simulated digits that the decoder learns from."""
 SAMPLINGS = {1.0: "Poisson", 0.3: "hierarchical"}
 ATTACKED = (
@@ -288,7 +289,7 @@ def _pictures(pictures: dict[tuple, np.ndarray]) -> Figure:
 
 
 def curves(attacked: list[dict[str, Any]]) -> Figure:
-    """Draw the errors of membership attacks beside the region that is claimed."""
+    """Draw the errors of membership attacks and the region that the claim allows."""
     alphas = np.linspace(0, 1, 101)
     with figure_style():
         figure = blank(5.6, h_pad=0.08, w_pad=0.08)
@@ -321,7 +322,7 @@ def curves(attacked: list[dict[str, Any]]) -> Figure:
 def main() -> None:
     """Attack, and write tables and figures."""
     arguments = parser_of(__doc__, "neuromixgdp").parse_args()
-    source = origin("MNIST, training images, not simulated", "0")
+    source = origin(described("MNIST, training images, not simulated"), "0")
     ranks, pictures = inversion()
     write_table(arguments.output / "inversion", ranks, laid_out(INVERTED, ranks), source)
     save_svg(pictures, arguments.output / "inversion.svg")

@@ -30,12 +30,13 @@ import pandas as pd
 import torch
 
 from papers.complex_dp.phase_mnist.encoder import simulated_digits
-from papers.digits import KEPT, NAMES, encoder, features, images
+from papers.digits import KEPT, NAMES, described, encoder, features, images
 from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, environments
 from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
+from papers.sizes import by_size
 from zetadp.account.book import recorded_runs
 from zetadp.accounting import composition, gaussian
 from zetadp.base.randomness import Purpose, stream
@@ -59,16 +60,16 @@ if TYPE_CHECKING:
     from zetadp.training.plan import Plan
 
 PEOPLE, CLASSES, DELTA = 60_000, 10, 1e-5
-ROWS = 20_000
+ROWS = by_size(20_000, smoke=300)
 """Rows of a release, at most: a third of the paper's number, and of the time. Fixed beforehand, and never searched. The
 releases that are called long have as many rows as people, like the paper's."""
 EPSILONS = (1.0, 10.0)
-SEEDS = (0, 1, 2)
+SEEDS = by_size((0, 1, 2), smoke=(0,))
 OPEN = 0.3
 """Share of the rows that are open to a class: three classes a row on average, the default of the authors' code."""
-SAMPLES = 1000
+SAMPLES = by_size(1000, smoke=50)
 """Number of examples of each class that moments and DP-MERF generate."""
-DIGITS = 4000
+DIGITS = by_size(4000, smoke=400)
 """Simulated digits that give the public directions of covariances."""
 METHODS = {
     "rows": "released rows, Poisson sampling",
@@ -353,7 +354,7 @@ def main() -> None:
     long = runs["method"].str.startswith("long")
     for name, part in (("mnist", runs[~long]), ("mnist_long", runs[long])):
         if len(part):
-            cohorts = "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated"
+            cohorts = described("MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated")
             frame, source = table(part), origin(cohorts, seeds_shown(part["seed"]), runs=environments(part))
             write_table(arguments.output / name, frame, sheet(frame), source)
 

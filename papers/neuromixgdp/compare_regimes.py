@@ -22,11 +22,12 @@ import pandas as pd
 import torch
 
 from papers.complex_dp.phase_mnist.encoder import simulated_digits
-from papers.digits import KEPT, encoder, split
+from papers.digits import KEPT, TESTED, described, encoder, split
 from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, environments
 from papers.neuromixgdp.compare_mnist import DELTA, accuracy, descent, real_parts, released_rows
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
+from papers.sizes import by_size
 from zetadp.accounting import gaussian
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
@@ -53,11 +54,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EPSILON = 1.0
-CLASSES = (5, 10, 20)
-PEOPLE = (1000, 4000, 16_000)
-HOLDERS = (1, 11)
-SEEDS = (0, 1, 2)
-RATES = (3.0, 10.0, 30.0, 100.0, 300.0)
+CLASSES = by_size((5, 10, 20), smoke=(5, 10))
+PEOPLE = by_size((1000, 4000, 16_000), smoke=(100, 200))
+HOLDERS = by_size((1, 11), smoke=(1, 2))
+SEEDS = by_size((0, 1, 2), smoke=(0,))
+RATES = by_size((3.0, 10.0, 30.0, 100.0, 300.0), smoke=(3.0, 30.0))
 OPEN = 3
 """Average number of classes that a row is open to, under hierarchical sampling."""
 METHODS = {
@@ -123,8 +124,8 @@ def chosen_rate(people: int, holders: int) -> float:
 
 @lru_cache
 def public_digits() -> tuple[Tensor, Tensor]:
-    """Return features and labels of simulated digits: as many as the largest number of people, and 2000 for testing."""
-    digits, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().recipe["seed"], 10_001)
+    """Return features and labels of simulated digits: as many as the largest number of people, and more for testing."""
+    digits, labels = simulated_digits(PEOPLE[-1] + TESTED, encoder().recipe["seed"], 10_001)
     return encoder().joined(digits), labels
 
 
@@ -206,9 +207,8 @@ def main() -> None:
     store = KeptRuns(KEPT / "regimes.csv", Run, "rate", "accuracy")
     fill(store)
     runs = store.read()
-    source = origin(
-        "MNIST and Fashion-MNIST, training images, not simulated", seeds_shown(SEEDS), runs=environments(runs)
-    )
+    cohorts = described("MNIST and Fashion-MNIST, training images, not simulated")
+    source = origin(cohorts, seeds_shown(SEEDS), runs=environments(runs))
     frame = table(runs)
     write_table(arguments.output / "regimes", frame, sheet(frame), source)
     save_svg(figure(frame), arguments.output / "regimes.svg")

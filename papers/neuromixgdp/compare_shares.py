@@ -17,6 +17,7 @@ import torch
 
 from papers.experiments import ended, laid_out, parser_of, write_table
 from papers.neuromixgdp.compare_mnist import CHOSEN, DELTA, descent, real_parts, released_rows
+from papers.sizes import by_size
 from zetadp.base.randomness import Purpose, stream
 from zetadp.nn.heads import RowExamples, fit_head_to_rows
 from zetadp.report.provenance import origin, seeds_shown
@@ -24,7 +25,7 @@ from zetadp.report.provenance import origin, seeds_shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-PEOPLE, TESTED, COMPONENTS = 20_000, 20_000, 64
+PEOPLE, TESTED, COMPONENTS = by_size(20_000, smoke=300), by_size(20_000, smoke=300), 64
 EPSILON, SEED = 1.0, 0
 UNEQUAL = tuple(0.6**number / sum(0.6**other for other in range(10)) for number in range(10))
 APART, NORM = 0.32, 8.0

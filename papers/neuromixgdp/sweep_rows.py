@@ -15,20 +15,24 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from papers.digits import KEPT
+from papers.digits import KEPT, described
 from papers.experiments import ended, laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, environments
 from papers.neuromixgdp.compare_mnist import CLASSES, DELTA, accuracy, examples, real_parts, released_rows
+from papers.sizes import by_size
 from zetadp.base.randomness import Purpose, stream
 from zetadp.nn.heads import fit_head_to_rows
 from zetadp.report.provenance import origin, seeds_shown
 
-PEOPLE, EPSILON, SEEDS, MIXED = 6000, 4.0, (0, 1, 2), 64
-SWEPT = {
-    "degree": (4.0, 16.0, 64.0, 256.0, 1024.0),
-    "balance": (0.25, 0.5, 1.0, 2.0, 4.0),
-    "active": (0.1, 0.2, 0.3, 0.5, 1.0),
-}
+PEOPLE, EPSILON, SEEDS, MIXED = by_size(6000, smoke=300), 4.0, by_size((0, 1, 2), smoke=(0,)), 64
+SWEPT = by_size(
+    {
+        "degree": (4.0, 16.0, 64.0, 256.0, 1024.0),
+        "balance": (0.25, 0.5, 1.0, 2.0, 4.0),
+        "active": (0.1, 0.2, 0.3, 0.5, 1.0),
+    },
+    smoke={"degree": (4.0,), "balance": (0.5,), "active": (0.3,)},
+)
 """Values of m, images in a row, of λ, noise on labels over that on features, and of p, the share of open rows."""
 TITLE = f"Released rows of pixels of MNIST, {PEOPLE} people and rows, ε = {EPSILON:g} per image, by m, λ and p"
 NOTE = (
@@ -61,7 +65,7 @@ def shares(mixed: float, active: float, rows: int = 20_000) -> np.ndarray:
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each value; the spread of a class's share over rows stands beside m and p."""
+    """Return one row for each value; those of m and p also have the spread of a class's share over rows."""
     frame = runs.groupby(["setting", "value"], sort=False)["accuracy"]
     frame = frame.agg(mean="mean", std="std", seeds="size").reset_index()
     kinds = {"degree": lambda value: (value, 1.0), "active": lambda value: (MIXED, value)}
@@ -81,7 +85,7 @@ def main() -> None:
     runs = store.read()
     frame, source = (
         table(runs),
-        origin("MNIST, 6000 + 10000 images, not simulated", seeds_shown(SEEDS), runs=environments(runs)),
+        origin(described("MNIST, 6000 + 10000 images, not simulated"), seeds_shown(SEEDS), runs=environments(runs)),
     )
     write_table(arguments.output / "sweep", frame, laid_out(TITLE, frame, (NOTE,)), source)
 

@@ -30,6 +30,7 @@ from papers.neuromixgdp.printed import (
     split_noise,
     uniform_mu,
 )
+from papers.sizes import by_size
 from zetadp.accounting import composition, gaussian
 from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.detection import FALSE_ALARM, count_errors
@@ -46,11 +47,11 @@ if TYPE_CHECKING:
     from zetadp.audit.detection import Errors
 
 RECORDS, MIXED, DELTA = 50_000, 64, 1e-5
-EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+EPSILONS = by_size((0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0), smoke=(1.0,))
 CLASS_RATES = (0.3, 0.1, 0.03)
 FIGURE_MU, FIGURE_NOISE, ROUNDS = 0.5016, 0.8441, (10, 50, 200, 1000, 50_000)
 """The setting of the paper's Figures 8 and 9."""
-DEGREES = (4, 16, 32, 64, 128, 256, 1024, 4096)
+DEGREES = by_size((4, 16, 32, 64, 128, 256, 1024, 4096), smoke=(64,))
 ATTACKED = (0.03, 0.1)
 CLASS_SIZE = 500
 RATIOS = (0.2, 0.5, 0.7, 0.85, 1.0, 1.2, 2.0, 3.0, 5.0)
@@ -300,7 +301,7 @@ def main() -> None:
         "# The privacy that the paper prints for its release, and the true one\n\n"
         f"n = T = {RECORDS} records and rows, m = {MIXED} records a row and δ = {DELTA:g} unless a column says "
         "otherwise. "
-        "“Printed” is what the paper's formulas give and is no guarantee. “True” and “needed” are by the "
+        "“Printed” is what the paper's formulas give, and is not a guarantee. “True” and “needed” are by the "
         f"privacy-loss distribution. The regression was repeated {arguments.repetitions} times (ratio 1 is "
         f"{BEST_RATIO:.4f} mu n / √T). Everything took {time.process_time() - start:.0f} s of processor time. "
         "[What it means](../README.md).\n\n![Trade-off curves](hierarchical.svg)\n\n"

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from papers.experiments import parser_of, write_table
 from papers.neuromixgdp.printed import PrintedRelease
-from papers.neuromixgdp.tabulate_accounting import CLOSE, DELTA, EPSILONS, MIXED, RECORDS
+from papers.neuromixgdp.tabulate_accounting import CLOSE, DELTA, MIXED, RECORDS
 from zetadp.accounting import composition, gaussian
 from zetadp.base.tables import Sheet
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
@@ -44,7 +44,7 @@ TABLES = {
     "CIFAR-100": Printed(
         RECORDS,
         DELTA,
-        EPSILONS,
+        (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0),
         (0.03, 0.1, 0.3),
         {
             DESCENT: (18.25, 38.90, 59.53, 68.13, 71.37, 72.40, 72.77),
@@ -55,7 +55,7 @@ TABLES = {
     "ImageNet": Printed(
         1_281_167,
         1e-7,
-        EPSILONS[:5],
+        (0.1, 0.2, 0.5, 1.0, 2.0),
         (0.003,),
         {DESCENT: (59.07, 72.06, 74.51, 76.90, 77.40), HIERARCHICAL: (74.21, 76.16, 77.30, 77.50, 77.97)},
     ),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import warm
+import yaml
 
-from papers import sizes
+from papers import digits, sizes
 from papers.__main__ import PAPERS, work
 from zetadp.config.load import load_config
 
@@ -79,6 +82,20 @@ def test_only_the_whole_paper_runs_the_scenario_of_days():
     assert runs == {"smoke": True, "short": False, "whole": True}
 
 
+@pytest.mark.parametrize("paper", ["complex_mri", "neuromixgdp", "directions"])
+def test_a_smoke_leaves_nothing_out_where_no_data_are_needed(paper):
+    assert work(paper, {}, [], sizes.SMOKE).left_out == []
+
+
+def test_a_smoke_replaces_images_by_simulated_digits(monkeypatch):
+    monkeypatch.setenv(sizes.VARIABLE, sizes.SMOKE)
+    parts = [digits.images.__wrapped__(data, part) for data in digits.NAMES for part in ("train", "test")]
+    assert all(np.bincount(labels, minlength=10).tolist() == [digits.SIMULATED / 10] * 10 for _, labels in parts)
+    assert all((first[0] != second[0]).any() for first, second in combinations(parts, 2))
+    assert "simulated" in digits.described("MNIST")
+    assert sizes.stored("release_mnist").is_relative_to("results/papers/smoke")
+
+
 SCENARIOS = sorted(path.relative_to(sizes.ROOT).as_posix() for path in sizes.ROOT.glob("papers/*/scenarios/*.yaml"))
 
 
@@ -113,6 +130,11 @@ def test_the_smoke_of_a_paper_runs_and_reads_no_kept_result(fresh, paper):
         command, cwd=fresh.root, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stderr[-6000:]
-    seeds = pd.read_csv(fresh.root / f"results/papers/smoke/{paper}/seeds.csv", comment="#")
+    folder = fresh.root / f"results/papers/smoke/{paper}"
+    declared = yaml.safe_load((fresh.root / f"papers/{paper}/paper.yaml").read_text())["programs"]
+    assert {path.stem for path in folder.glob("*.done")} == {name for name, how in declared.items() if "smoke" in how}
+    tables = [path.read_text() for path in folder.rglob("*.csv")]
+    assert all("# smoke:" in table for table in tables)
+    seeds = pd.read_csv(folder / "seeds.csv", comment="#")
     assert seeds["score"].notna().all()
     assert {"complex_mri": 7, "complex_dp": 1, "neuromixgdp": 3, "directions": 1}[paper] <= seeds["scenario"].nunique()

@@ -10,7 +10,7 @@ from run_builder import write_run
 
 from papers import sizes
 from papers.complex_mri import tabulate_grid
-from papers.complex_mri.tabulate_grid import beside_printed
+from papers.complex_mri.tabulate_grid import with_printed
 from papers.experiments import Experiment
 from papers.seeds import scores
 from zetadp.base.validation import UserError
@@ -51,7 +51,7 @@ def test_seeds_lists_the_score_of_every_declared_run(tmp_path):
 
 def test_the_paper_s_figures_stand_beside_the_cells_of_their_arm_and_epsilon_alone():
     table = pd.DataFrame({"arm": ["federated", "federated", "central", "secure"], "epsilon": ["1", "2", "inf", "1"]})
-    joined, rows = beside_printed(table)
+    joined, rows = with_printed(table)
     assert joined["printed"].fillna(0).tolist() == [81.65, 0, 90.89, 0]
     assert joined["printed_std"].fillna(0).tolist() == [1.03, 0, 1.41, 0]
     assert rows[0] == ("the paper, printed", "federated", "81.65 ± 1.03", "–", "90.12 ± 1.26")
