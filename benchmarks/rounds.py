@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,8 @@ def main() -> None:
             row | {"inputs": inputs, "round_seconds": median, "run_hours": hours, "hours": hours * row["runs"]}
         )
         print(table[-1], flush=True)
+    if not table:
+        sys.exit(f"Expected a network that is trained in rounds in papers/{arguments.paper}, found heads on features.")
     times = pd.DataFrame(table)
     source = origin("none, random inputs", "0")
     path = arguments.output or Path(f"results/benchmarks/rounds-{arguments.paper}.csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +168,7 @@ def marked(source: tuple[str, ...]) -> tuple[str, ...]:
 def write_table(stem: Path, frame: pd.DataFrame, sheet: Sheet, source: tuple[str, ...]) -> None:
     """Write a table and how it was made as CSV and as Markdown, to a path without these endings, and print it."""
     files = [stem.with_suffix(kind) for kind in (".csv", ".md")]
+    sheet = replace(sheet, title=sizes.by_size(sheet.title, smoke=f"{sheet.title} (smoke: not a result)"))
     rendering.write_table(files, frame, sheet, marked(source), float_format="%.6g")
     print(to_text(sheet))
 

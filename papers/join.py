@@ -6,21 +6,19 @@ writes results/papers/PAPER/TABLE.csv with one row for each scenario, network, a
 line for each of them and one column for each epsilon. What the paper prints stands at the true epsilon of its noise.
 The keys of a join:
 
-title, notes
+``title``, ``notes``
     What the table is called, and what its reader must know.
-labels
-    Columns that tell the scenarios apart: a value for each scenario.
-
-Methods
--------
+``labels``
+    Columns that identify the scenarios: a value for each scenario.
+``methods``
     What a network of an arm is called. Others are left out.
-epsilons
-    Those that are shown; all, if it is missing.
-columns
+``epsilons``
+    The epsilons in the table; all, if this key is missing.
+``columns``
     Columns of the CSV file.
-largest
+``largest``
     Further columns from tables of a scenario: the largest value of all rows of a network, arm and epsilon.
-printed
+``printed``
     What the paper prints, by scenario, network, arm and epsilon.
 """
 

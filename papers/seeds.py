@@ -1,4 +1,4 @@
-"""Write the score of every run of a paper's scenarios, one row a seed.
+"""Write the score of every run of a paper's scenarios, one row per seed.
 
     python -m papers.seeds PAPER SCENARIO ...
 
@@ -29,7 +29,7 @@ def scores(experiments: dict[str, Experiment]) -> pd.DataFrame:
 
     Returns
     -------
-    Data frame with one row a run: scenario, network, arm, epsilon, seed, metric, score, commit.
+    Data frame with one row per run: scenario, network, arm, epsilon, seed, metric, score, commit.
     """
     rows = []
     for scenario, experiment in experiments.items():

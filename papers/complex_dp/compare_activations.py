@@ -157,7 +157,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
     """Train once; return the score in % on those who only test, and epsilon by the run's ledger."""
     train_on, test_on = items.split(run.seed)
     targets = torch.from_numpy(items.labels)
-    # Of a patient a round takes equally many items of every class.
+    # A round takes equally many items of every class from a patient.
     strata = items.labels if comparison.unit == "patient" else np.zeros(len(items.labels), dtype=np.int64)
     records = LabelledItems(items.inputs[train_on], targets[train_on], strata[train_on])
     owners = items.people[train_on] if comparison.unit == "patient" else train_on

@@ -248,7 +248,7 @@ class PublicEncoder(nn.Module, ABC):
         Raises
         ------
         UserError
-            If the file is missing or damaged, or is no encoder of these items.
+            If the file is missing or damaged, or is not an encoder of these items.
         """
         tensors, content = load_tensors(path)
         if content.get("of") != cls.of:

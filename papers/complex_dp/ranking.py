@@ -128,7 +128,7 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     scores
-        Columns ``task``, ``activation``, ``epsilon``, ``rate``, ``seed``, ``spent`` and ``score``, one row a run.
+        Columns ``task``, ``activation``, ``epsilon``, ``rate``, ``seed``, ``spent`` and ``score``, one row per run.
     """
     parts = []
     for task in tasks(scores):

@@ -44,7 +44,7 @@ MECHANISMS = ("gaussian", "direction")
 NETWORK = NetworkSettings(widths=(8, 16), convolutions=1, head="pooled", groups=4)
 OTHERS = {
     "opposite, half as long": "the others' sum is opposite to the person's gradient and half as long",
-    "none": "the person is alone, and nobody's message is a direction round a fixed one",
+    "none": "the person is alone; without them the message is a direction around a fixed one",
     "nine patients": "nine other patients",
 }
 

@@ -324,7 +324,7 @@ def count_ordered(frame: pd.DataFrame) -> pd.DataFrame:
     ``epsilon`` and ``capacity`` are rank correlations with the error over all noisy settings. ``pairs`` counts a
     Gaussian and a direction whose errors differ by `APART`, and how many of them each measure orders; ``alike``
     counts those of equal true epsilon, which epsilon cannot order. ``gaussians`` and ``directions`` count pairs of one
-    mechanism, directions with the paper's kappas, and how many of them capacity orders; there epsilon is no different.
+    mechanism, directions with the paper's kappas, and how many of them capacity orders; there epsilon orders the same pairs.
     """
     rows = []
     noisy = frame[(frame["attack"] == "iga") & (frame["pair"] > 0)]

@@ -305,7 +305,7 @@ def main() -> None:
         "# Directions and Gaussian noise: printed and true\n\n"
         f"{DIMENSION} parameters, batch {BATCH} of {RECORDS} records, {STEPS} steps, δ = 1/{RECORDS} unless a column "
         "says otherwise. “True” is by the privacy-loss distribution, for the ideal mechanism under Poisson sampling. "
-        "“Printed” is no guarantee. “Even norm” is the norm of the batch's mean, in units of the clip, above which "
+        "“Printed” is not a guarantee. “Even norm” is the norm of the batch's mean, in units of the clip, above which "
         "the Gaussian release points nearer to the clean direction than the von Mises-Fisher one. "
         f"Everything took {time.process_time() - start:.0f} s of processor time. [What it means](../README.md).\n\n"
         "![Printed errors against epsilon and capacity](figure.svg)\n\n"

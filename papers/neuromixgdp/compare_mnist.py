@@ -64,6 +64,8 @@ ROWS = by_size(20_000, smoke=300)
 """Rows of a release, at most: a third of the paper's number, and of the time. Fixed beforehand, and never searched. The
 releases that are called long have as many rows as people, like the paper's."""
 EPSILONS = (1.0, 10.0)
+ENCODED = by_size((("mnist", 1.0), ("fashion", 1.0), ("mnist", 10.0)), smoke=(("mnist", 1.0),))
+"""Data and epsilons of the runs on the public encoder's features."""
 SEEDS = by_size((0, 1, 2), smoke=(0,))
 OPEN = 0.3
 """Share of the rows that are open to a class: three classes a row on average, the default of the authors' code."""
@@ -110,7 +112,7 @@ class Chosen:
     directions: int = 80
     length: float = 1.0
     frequencies: int = 500
-    steps: int = 500
+    steps: int = by_size(500, smoke=50)
     rate: float = 300.0
 
 
@@ -142,7 +144,7 @@ class Run:
 
 def all_runs() -> Iterator[Run]:
     """Return all runs. Short releases of features without training, only compared with the paper, have one seed."""
-    for data, epsilon in (("mnist", 1.0), ("fashion", 1.0), ("mnist", 10.0)):
+    for data, epsilon in ENCODED:
         for method, seed in product(METHODS, SEEDS):
             if not method.startswith("long"):
                 yield Run(data, "encoder", method, epsilon, seed)
