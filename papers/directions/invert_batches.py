@@ -319,12 +319,12 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def count_ordered(frame: pd.DataFrame) -> pd.DataFrame:
-    """Say what orders the errors at an equal network and batch.
+    """Count the pairs of errors that each measure orders, at an equal network and batch.
 
     ``epsilon`` and ``capacity`` are rank correlations with the error over all noisy settings. ``pairs`` counts a
     Gaussian and a direction whose errors differ by `APART`, and how many of them each measure orders; ``alike``
     counts those of equal true epsilon, which epsilon cannot order. ``gaussians`` and ``directions`` count pairs of one
-    mechanism, directions with the paper's kappas, and how many of them capacity orders; there epsilon orders the same pairs.
+    mechanism, directions with the paper's kappas, and how many of them capacity orders; epsilon orders the same ones.
     """
     rows = []
     noisy = frame[(frame["attack"] == "iga") & (frame["pair"] > 0)]

@@ -98,9 +98,7 @@ def head_of(run: Run, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         sums = sum(moments.released(*part, mu, random) for part in parts)
         weight, bias = nearest_mean(moments.means(sums))
         return weight.float(), bias.float()
-    releases = [rows_of(run, holder, *part) for holder, part in enumerate(parts)]
-    features, row_labels = (torch.cat(kind) for kind in zip(*releases, strict=True))
-    return real_parts(fit_head_to_rows(RowExamples(features, row_labels)))
+    return real_parts(fit_head_to_rows(joined([rows_of(run, holder, *part) for holder, part in enumerate(parts)])))
 
 
 def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
@@ -108,6 +106,15 @@ def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
     cohort = f"regimes-{run.classes}-{run.people}-{run.holders}-{holder}-{run.seed}"
     active = OPEN / run.classes if run.method == "open_rows" else 1.0
     return released_rows(x, labels, cohort, epsilon=EPSILON, delta=DELTA, classes=run.classes, active=active)[0]
+
+
+def joined(releases: list[RowExamples]) -> RowExamples:
+    """Return the rows of all holders as one release, whose noise is the mean over its rows.
+
+    The head subtracts the noise from second moments, in which variances add up.
+    """
+    features, labels = (torch.cat([release[part] for release in releases]) for part in (0, 1))
+    return RowExamples(features, labels, sum(len(rows.labels) * rows.noise for rows in releases) / len(labels))
 
 
 @lru_cache

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
-from papers.neuromixgdp import compare_mnist, sweep_rows
+from papers.neuromixgdp import compare_mnist, compare_regimes, sweep_rows
+from zetadp.nn.heads import RowExamples
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "papers/neuromixgdp/results"
@@ -46,3 +48,13 @@ def test_the_sweep_has_its_seeds_and_shares_spread_as_the_law_of_open_rows_says(
         square = people * chance * (1 - chance + people * chance)
         expected = math.sqrt(active * square - (active * people * chance) ** 2) / mixed
         assert row.share_std == pytest.approx(expected, rel=0.03)
+
+
+def test_rows_of_several_holders_have_the_noise_of_their_second_moments():
+    releases = [
+        RowExamples(torch.ones(rows, 2) * rows, torch.ones(rows, 3), noise) for rows, noise in ((2, 0.5), (6, 1.0))
+    ]
+    together = compare_regimes.joined(releases)
+    assert together.features[:, 0].tolist() == [2] * 2 + [6] * 6
+    assert together.labels.shape == (8, 3)
+    assert 8 * together.noise == 2 * 0.5 + 6 * 1.0
