@@ -12,8 +12,7 @@ The table extends Table 2 of Li, Cao and Yao (arXiv:2202.06467). On features of 
 Rows are also made from features that need no training: scattering on public axes, all scattering coefficients as in the
 paper, and pixels (DPMix). Settings were chosen on training images of Fashion-MNIST (search.csv). Test
 images are read for the table only. Each run is stored in results/release_mnist, so that an interrupted comparison
-continues. Writes mnist, and mnist_long of the long methods, whose releases have as many rows as people. These are run
-only when they are named.
+continues. Writes mnist, and mnist_long of the long methods, whose releases have as many rows as people.
 """
 
 from __future__ import annotations
@@ -347,8 +346,7 @@ def main() -> None:
     """Make the runs that are missing, and write the table."""
     parser = parser_of(__doc__, "neuromixgdp")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS, help="features (all)")
-    usual = [method for method in METHODS if not method.startswith("long")]
-    parser.add_argument("--methods", nargs="*", default=usual, choices=METHODS, help="methods (all but the long ones)")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS, help="methods (all)")
     arguments = parser.parse_args()
     store = KeptRuns(KEPT / "runs.csv", Run, "spent", "accuracy")
     fill(store, arguments.kinds, arguments.methods)
