@@ -254,7 +254,7 @@ def row(training: Training, method: str) -> dict[str, Any]:
 def sheet(frame: pd.DataFrame) -> Sheet:
     """Lay the table out, one line per method."""
 
-    def shown(epsilon: float) -> str:
+    def text_of(epsilon: float) -> str:
         return (
             MISSING if math.isnan(epsilon) else Target(epsilon).short if math.isinf(epsilon) else rounded_up(epsilon, 3)
         )
@@ -265,8 +265,8 @@ def sheet(frame: pd.DataFrame) -> Sheet:
             f"{line['mean']:.2f}" + ("" if math.isnan(line["std"]) else f" ± {line['std']:.2f}"),
             f"{line['ci_low']:.2f} to {line['ci_high']:.2f}",
             f"{line['lowest_fold']:.1f}",
-            shown(line["epsilon"]),
-            shown(line["epsilon_nine"]),
+            text_of(line["epsilon"]),
+            text_of(line["epsilon_nine"]),
         )
         for _, line in frame.iterrows()
     )

@@ -286,23 +286,23 @@ def of_the_paper() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def drawn(tested: Tested, images: dict[str, np.ndarray], who: str, title: str | None = None) -> Figure:
+def draw_images(tested: Tested, images: dict[str, np.ndarray], who: str, title: str | None = None) -> Figure:
     """Draw a slice of a patient from every method, and the error of each image."""
-    own = tested.volumes[who][len(tested.volumes[who]) // 2]
-    shown = {name: each[own] for name, each in images.items()}
-    target = tested.targets[own]
+    middle = tested.volumes[who][len(tested.volumes[who]) // 2]
+    slices = {name: rebuilt[middle] for name, rebuilt in images.items()}
+    target = tested.targets[middle]
     top = float(target.max())
-    worst = 0.5 * max(float(np.abs(each - target).max()) for each in shown.values())
+    worst = 0.5 * max(float(np.abs(image - target).max()) for image in slices.values())
     with figure_style():
         figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
-        panels = figure.subplots(2, len(shown) + 1)
-        for column, (name, image) in enumerate({**shown, "target": target}.items()):
+        panels = figure.subplots(2, len(slices) + 1)
+        for column, (name, image) in enumerate({**slices, "target": target}.items()):
             panels[0, column].imshow(image, cmap="gray", vmin=0, vmax=top, interpolation="nearest")
             panels[0, column].set_title(name.replace(", ", ",\n"), fontsize=7)
             error = np.abs(image - target)
             # Black is no error, white is a large one. The order remains visible if printed in grey.
             last = panels[1, column].imshow(error, cmap="inferno", vmin=0, vmax=worst, interpolation="nearest")
-            panels[1, column].set_title(f"NMSE {nmse(target, image):.3f}" if column < len(shown) else "", fontsize=7)
+            panels[1, column].set_title(f"NMSE {nmse(target, image):.3f}" if column < len(slices) else "", fontsize=7)
         panels[1, -1].set_visible(False)
         for panel in panels.flat:
             panel.set_xticks([])
@@ -347,7 +347,7 @@ def write_runs(output: Path) -> None:
             chosen[f"private, ε = {epsilon}" if name == PRIVATE else "trained, no noise"] = rebuilt
     quality = of_runs(experiment, "tuned", "8").values["SSIM"]
     median = sorted(quality, key=quality.__getitem__)[len(quality) // 2]
-    save_svg(drawn(tested, chosen, median), output / "images.svg")
+    save_svg(draw_images(tested, chosen, median), output / "images.svg")
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def released(run: Run, total: Tensor, noise: np.random.Generator) -> Tensor:
     return draw_direction(total, level(run.mechanism, run.pair), noise)
 
 
-def begun(seed: int) -> Tensor:
+def first_weights(seed: int) -> Tensor:
     """Return weights before training, float32 of shape (1, weight)."""
     start = stream(seed, Purpose.WEIGHTS)
     parts = [start.uniform(-1, 1, after * before) / math.sqrt(before) for before, after in pairwise(UNITS)]
@@ -200,7 +200,7 @@ def trained(data: str, batch: int, seed: int) -> list[float]:
     runs, (images, labels) = together(data, batch, seed), examples(data, "train")
     draws = stream(seed, Purpose.SAMPLING)
     noises = {decay: stream(seed, Purpose.NOISE, *extra) for decay, extra in (("none", ()), ("apart", (1,)))}
-    weights = begun(seed).repeat(len(runs), 1)
+    weights = first_weights(seed).repeat(len(runs), 1)
     decays, apart = (
         torch.tensor([WEIGHT_DECAY if run.decay == name else 0.0 for run in runs])[:, None]
         for name in ("gradient", "apart")

@@ -42,10 +42,10 @@ from papers.directions.compare_utility import (
     KAPPAS,
     MOMENTS,
     SIDE,
-    begun,
     clipped_sums,
     errors_of,
     examples,
+    first_weights,
     level,
     summed,
     true_epsilon,
@@ -226,7 +226,7 @@ def attacked(runs: list[Run], steps: int = STEPS) -> tuple[list[dict[str, float]
     data, attack, batch, seed = runs[0].data, runs[0].attack, runs[0].batch, runs[0].seed
     images, labels = examples(data, "train")
     members = torch.from_numpy(stream(seed, Purpose.SAMPLING, batch).choice(len(images), batch, replace=False))
-    true, classes, weights = images[members], labels[members], begun(seed)
+    true, classes, weights = images[members], labels[members], first_weights(seed)
     mean, deviation = MOMENTS[data]
     messages = torch.stack([run.message(weights, true, classes) for run in runs])
     others = other_batches(images, labels, members, seed)

@@ -226,8 +226,8 @@ def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor
     if run.method == "merf":
         embedding = MeanEmbedding.drawn(CLASSES, x.shape[1], chosen.frequencies, chosen.length, random)
         sums = embedding.released(x, labels, mu, random)
-        made = embedding.generated(sums, SAMPLES, steps=chosen.steps, rate=1e-3, seed=run.seed)
-        return *real_parts(fit_head_to_rows(made)), spent
+        generated = embedding.generated(sums, SAMPLES, steps=chosen.steps, rate=1e-3, seed=run.seed)
+        return *real_parts(fit_head_to_rows(generated)), spent
     axes = directions(run.kind)[:, : chosen.directions] if run.method == "moments" else None
     moments = ClassMoments(CLASSES, axes)
     sums = moments.released(x, labels, mu, random)

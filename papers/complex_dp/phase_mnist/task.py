@@ -240,7 +240,7 @@ def pair_digits(*, files: list[Path], examples: Path, table: Path, composite: st
     write_cohort(table, rows[["patient", "record", "part", "scanner", "sha256"]], sizes, "the examples")
 
 
-def inputs(arrays: Mapping[str, np.ndarray], places: np.ndarray, *, plain: bool) -> tuple[np.ndarray, np.ndarray]:
+def inputs(arrays: Mapping[str, np.ndarray], indices: np.ndarray, *, plain: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs of shape (example, 1, 28, 28) with parts in [0, 1], and labels.
 
     Parameters
@@ -248,17 +248,17 @@ def inputs(arrays: Mapping[str, np.ndarray], places: np.ndarray, *, plain: bool)
     arrays
         ``images`` (uint8, shape (image, 28, 28)), ``real`` and ``imaginary`` (positions of each example's two images),
         and ``labels`` (digit of the real part). So each image is in memory only once.
-    places
+    indices
         Positions of the examples.
     plain
         Whether to return the real parts alone, as float32. Otherwise the inputs are complex64.
     """
-    images, labels = arrays["images"], arrays["labels"][places]
-    real = images[arrays["real"][places], None].astype(np.float32) / 255
+    images, labels = arrays["images"], arrays["labels"][indices]
+    real = images[arrays["real"][indices], None].astype(np.float32) / 255
     if plain:
         return real, labels
     values = np.empty(real.shape, dtype=np.complex64)
-    values.real, values.imag = real, images[arrays["imaginary"][places], None].astype(np.float32) / 255
+    values.real, values.imag = real, images[arrays["imaginary"][indices], None].astype(np.float32) / 255
     return values, labels
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from papers.directions import invert_batches
-from papers.directions.compare_utility import begun, clipped_sums
+from papers.directions.compare_utility import clipped_sums, first_weights
 from papers.directions.invert_batches import Run
 
 ROOT = Path(__file__).parents[3]
@@ -24,8 +24,8 @@ def one() -> tuple[torch.Tensor, torch.Tensor]:
 def test_without_noise_one_image_is_found_to_a_part_of_its_start():
     true, labels = one()
     start = torch.randn(true.shape, generator=torch.Generator().manual_seed(5))
-    message = clipped_sums(begun(0), true, labels, torch.tensor([math.inf]))
-    found = invert_batches.searched(begun(0), message, labels, start, torch.tensor([-0.5, 2.0]), 400)[0]
+    message = clipped_sums(first_weights(0), true, labels, torch.tensor([math.inf]))
+    found = invert_batches.searched(first_weights(0), message, labels, start, torch.tensor([-0.5, 2.0]), 400)[0]
     assert (found - true).square().mean() < 0.1 * (start - true).square().mean()
     assert found.min() >= -0.5
     assert found.max() <= 2.0
@@ -35,11 +35,11 @@ def test_without_noise_one_image_is_found_to_a_part_of_its_start():
 def test_a_message_without_noise_is_the_mean_of_clipped_gradients(mechanism):
     true, labels = one()
     run = Run("mnist", "iga", 1, mechanism, 0, 0)
-    plain = Run("mnist", "iga", 1, "none", 0, 0).message(begun(0), true, labels)
+    plain = Run("mnist", "iga", 1, "none", 0, 0).message(first_weights(0), true, labels)
     parts = [256 * 50, 50 * 15, 15 * 10]
     wanted = [part / max(1.0, float(part.norm())) for part in plain.split(parts)]
     expected = torch.cat(wanted) if mechanism == "by_layer" else plain / max(1.0, float(plain.norm()))
-    torch.testing.assert_close(run.message(begun(0), true, labels), expected)
+    torch.testing.assert_close(run.message(first_weights(0), true, labels), expected)
 
 
 def test_images_are_matched_within_their_class_only():
