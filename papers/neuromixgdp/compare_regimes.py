@@ -5,9 +5,9 @@
 The classes are the digits of MNIST, then the clothes of Fashion-MNIST. The features are those of the public encoder.
 Each person has one image. All people belong to one data holder or are divided among eleven, and each holder adds its
 own noise. All methods have the same true epsilon. For every number of people and holders, the learning rate of private
-descent is the best on simulated digits. Rows and class means have no setting to choose. A head is fitted to rows once with
-the known noise subtracted and once without. Heads are tested on training images that no person contributed. Each run is
-stored in results/release_mnist, so that an interrupted comparison continues. Writes regimes.csv, regimes.md and
+descent is the best on simulated digits. Rows and class means have no setting to choose. A head is fitted to rows once
+with the known noise subtracted and once without. Heads are tested on training images that no person contributed. Each
+run is stored in results/release_mnist, so that an interrupted comparison continues. Writes regimes.csv, regimes.md and
 regimes.svg.
 """
 
