@@ -108,6 +108,7 @@ def test_the_page_of_releases_says_what_the_tables_say():
     cells = regimes.set_index(["classes", "people", "holders", "method"])["mean"].sort_index()
     page = " ".join((PAPERS.parent / "docs/feature_release.md").read_text().split())
     few, many = cells[10, 1000, 1], cells[20, 1000, 1]
+    assert f"gain: {few['plain_open_rows']:.1f} % in the first line" in page
     assert f"ten classes: {few['open_rows']:.1f} %, and {few['rows']:.1f} % with `--active 1`" in page
     assert f"1000 people in 20 classes {many['open_rows']:.1f} instead of {many['gradients']:.1f} %" in page
     for classes, people in ((5, 4000), (10, 4000), (5, 16_000), (10, 16_000)):
