@@ -34,8 +34,8 @@ NOTE = (
 
 def with_printed(table: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
     """Return the table with the columns ``printed`` and ``printed_std``, and a row for each arm of the paper."""
-    printed = pd.read_csv(PRINTED, dtype={"epsilon": str}, comment="#")
-    epsilons = sorted(set(table["epsilon"]), key=Target.named)
+    printed = pd.read_csv(PRINTED, converters={"epsilon": Target.named}, comment="#")
+    epsilons = sorted(set(table["epsilon"]))
     rows = []
     for arm, cells in printed.set_index("epsilon").groupby("arm", sort=False):
         cells_shown = [

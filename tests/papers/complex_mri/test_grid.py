@@ -13,6 +13,7 @@ from papers.complex_mri import tabulate_grid
 from papers.complex_mri.tabulate_grid import with_printed
 from papers.experiments import Experiment
 from papers.seeds import scores
+from zetadp.base.epsilon import Target
 from zetadp.base.validation import UserError
 
 
@@ -50,7 +51,8 @@ def test_seeds_lists_the_score_of_every_declared_run(tmp_path):
 
 
 def test_the_paper_s_figures_stand_beside_the_cells_of_their_arm_and_epsilon_alone():
-    table = pd.DataFrame({"arm": ["federated", "federated", "central", "secure"], "epsilon": ["1", "2", "inf", "1"]})
+    targets = [Target.named(epsilon) for epsilon in ("1", "2", "inf", "1")]
+    table = pd.DataFrame({"arm": ["federated", "federated", "central", "secure"], "epsilon": targets})
     joined, rows = with_printed(table)
     assert joined["printed"].fillna(0).tolist() == [81.65, 0, 90.89, 0]
     assert joined["printed_std"].fillna(0).tolist() == [1.03, 0, 1.41, 0]
