@@ -114,7 +114,7 @@ def test_what_was_released_stays_counted_when_results_are_deleted(copy):
         ledgers = str(copy.root / "ledgers/phantom-smoke")
         paths = {"total": copy.root / "total.json", "text": copy.root / "total.txt"}
         paths["table"] = copy.root / "resources/phantom-smoke/index.csv"
-        main(ledgers=[], **paths, ledger_folder=ledgers, others="")
+        main(ledgers=[], **paths, ledger_folder=ledgers)
         return json.loads(paths["total"].read_text())["private_rows"]
 
     before = total()

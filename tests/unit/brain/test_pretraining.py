@@ -185,7 +185,9 @@ def test_features_are_means_over_shifts(study):
     alone = replace(study, shifts=1)
     shifted = [alone.features(to_kspace(np.roll(images, shift, (-2, -1)))) for shift in SHIFTS[: study.shifts]]
     assert study.shifts > 1
-    np.testing.assert_allclose(study.features(to_kspace(images)), np.mean(shifted, axis=0), atol=1e-4)
+    np.testing.assert_allclose(
+        study.features(to_kspace(images)), np.mean(shifted, axis=0), atol=1e-3
+    )  # one shift fewer differs by 6
 
 
 def test_heads_that_are_moved_by_a_pixel_keep_their_answers():
