@@ -176,7 +176,7 @@ def masks_are_added_by_both(original):
 @mutant(f"{MASKS}:Masking.__call__", check_a_masked_sum_has_the_noise_that_ledgers_state)
 def sign_by_the_place_among_those_present(_, self, message):
     masked = message.clone()
-    names, place = self.attempt.names, self.attempt.roster.plan.place
+    names, place = self.attempt.names, self.attempt.roster.plan.position
     for name in names:
         if name != self.name:
             first = names.index(self.name) > place(name)

@@ -212,7 +212,9 @@ def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
     """Outputs, ledger and register bear the time of the tick on which the training ends."""
     tick = 2
     begun = time.time()
-    write_json(tmp_path / "noise.json", {"noise_multiplier": 1.0, "found_for": plan_of(2, 1.0).bare().digest})
+    write_json(
+        tmp_path / "noise.json", {"noise_multiplier": 1.0, "found_for": plan_of(2, 1.0).for_calibration().digest}
+    )
     run, ledger = RunFolder(tmp_path / "run"), tmp_path / "ledgers/live.jsonl"
     paths = {"folder": run.path, "ledger": ledger, "checkpoint": run.checkpoint, "processes": tmp_path / "processes"}
     stage(

@@ -32,7 +32,7 @@ rule audit:
         runtime="2h",
     params:
         plans=[
-            replace(plan.bare(), run=plan.run, unit=plan.unit).to_json()
+            replace(plan.for_calibration(), run=plan.run, unit=plan.unit).to_json()
             for plan in (
                 CONFIG.plan(RunName(*run, 0))
                 for run in sorted({(run.network, run.arm, run.target) for run in RUNS})

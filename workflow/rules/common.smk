@@ -209,11 +209,11 @@ def performance(wildcards):
 
 def calibration(plan):
     """Return the name of a calibration, which runs of the same constants and target share."""
-    return f"eps-{plan.target}-{plan.bare().digest[:8]}"
+    return f"eps-{plan.target}-{plan.for_calibration().digest[:8]}"
 
 
 CALIBRATIONS = {
-    calibration(plan): plan.bare().to_json() for plan in CONFIG.private_plans
+    calibration(plan): plan.for_calibration().to_json() for plan in CONFIG.private_plans
 }
 
 

@@ -21,7 +21,7 @@ from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import to_kspace, whiten_records
 from zetadp.nn.settings import STUDY
 from zetadp.training.records import LabelledItems
-from zetadp.training.task import PublicNetwork, places_of
+from zetadp.training.task import PublicNetwork, positions_of
 
 PUBLIC_FEATURES = Path(__file__).parents[1] / "data/abstention_study.safetensors"
 """The package's file of public features, to which the thresholds of a model are fitted."""
@@ -93,7 +93,8 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
             if record in positions:
                 result[positions[record]] = value
         records.update(names)
-    places_of(positions, records, "records", files[0].parent if files else Path("no file"))  # all of them, or an error
+    # All of them, or an error.
+    positions_of(positions, records, "records", files[0].parent if files else Path("no file"))
     return result, rows
 
 

@@ -230,7 +230,7 @@ def budget(
         content = read_json(plan)
         planned = Plan.from_json(content["plan"] if "members" in content else content)  # a roster holds its plan
         if node is not None:
-            planned.place(node)
+            planned.position(node)
         planned_runs = [declared_run(planned.label, replace(planned.declaration(), node=node))]
     smallest = delta or min((run.delta for run in [*recorded, *planned_runs]), default=1e-3)
     at_delta, total = f"at delta {smallest:g}", Total.of(recorded, smallest)

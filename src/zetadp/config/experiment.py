@@ -243,16 +243,16 @@ class Config:
         """Return how the rows of a run are mixed, and the expected number of patients in a row of each node."""
         from zetadp.own.rows import mixed_as  # takes long to import
 
-        given = self.networks[run.network].training.get("mixing", {})
+        mixing = self.networks[run.network].training.get("mixing", {})
         rows, expected = mixed_as(
             run.target.epsilon,
             self.privacy.delta,
             sizes,
-            rows=given.get("rows"),
-            degree=given.get("degree"),
-            active=given.get("active", MixingSettings.active),
+            rows=mixing.get("rows"),
+            degree=mixing.get("degree"),
+            active=mixing.get("active", MixingSettings.active),
         )
-        others: dict[str, Any] = {key: value for key, value in given.items() if key not in ("rows", "degree")}
+        others: dict[str, Any] = {key: value for key, value in mixing.items() if key not in ("rows", "degree")}
         return MixingSettings(rows, **others), expected
 
     @cached_property
@@ -300,7 +300,7 @@ def runs_of(blocks: Iterable[Block]) -> list[RunName]:
 
 def configuration_schema() -> dict[str, Any]:
     """Return the JSON schema of a configuration, in which the settings of a task are those of the default one."""
-    schema, own = deepcopy(schema_of(Config)), schema_of(settings_class(TaskSection.name))
-    schema["$defs"] |= own["$defs"]
-    schema["$defs"]["TaskSection"]["properties"]["settings"]["properties"] = own["properties"]
+    schema, task_schema = deepcopy(schema_of(Config)), schema_of(settings_class(TaskSection.name))
+    schema["$defs"] |= task_schema["$defs"]
+    schema["$defs"]["TaskSection"]["properties"]["settings"]["properties"] = task_schema["properties"]
     return schema

@@ -101,7 +101,7 @@ class Hospital:
         self.records, self.start = records, start
         self._unused_value: tuple[Place, FreshValue] | None = None
         self._warned_of_delay = False
-        declared = plan.nodes[plan.place(name)].population // plan.units_of_a_person
+        declared = plan.nodes[plan.position(name)].population // plan.units_of_a_person
         if len(patients) != declared:
             raise UserError(
                 f"Expected {declared} training patients at {name}, as the plan declares, found {len(patients)} in "
@@ -383,7 +383,7 @@ def load_hospital(participant: Participant, health: Health | None = None) -> Hos
         plan,
         settings.state / "images",
         part="train",
-        patients=plan.nodes[plan.place(settings.name)].population // plan.units_of_a_person,
+        patients=plan.nodes[plan.position(settings.name)].population // plan.units_of_a_person,
         backbone=backbone,
     )
     return Hospital(participant, records, records.units(), starting_weights(plan.network, backbone), health)

@@ -103,7 +103,7 @@ def invitation(plan: Plan, node: str, roster: Roster | None = None) -> str:
     UserError
         If the plan has no such node.
     """
-    lines = [*_training(plan, roster), *_part(plan, plan.nodes[plan.place(node)])]
+    lines = [*_training(plan, roster), *_part(plan, plan.nodes[plan.position(node)])]
     return "\n".join(shown(line) for line in lines)
 
 

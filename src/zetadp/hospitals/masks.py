@@ -138,7 +138,7 @@ class Member:
         UserError
             If the plan has no such node.
         """
-        plan.place(name)
+        plan.position(name)
         content = {"purpose": MEMBER, "plan": plan.digest, "name": name}
         content |= {"agreement": _point(agreement.public_key()), "signing": public_bytes(signing.public_key()).decode()}
         return cls(**content, signature=signature(content, signing))
@@ -232,7 +232,7 @@ class Roster:
 
     def member(self, name: str) -> Member:
         """Return a member; raise a `UserError` if the plan has no such node."""
-        return self.members[self.plan.place(name)]
+        return self.members[self.plan.position(name)]
 
     def check_own(self, name: str, agreement: ec.EllipticCurvePrivateKey, signing: ec.EllipticCurvePrivateKey) -> None:
         """Refuse a roster with keys that are not the hospital's."""
@@ -253,7 +253,7 @@ def read_terms(path: Path) -> tuple[Plan, Roster | None]:
     Raises
     ------
     UserError
-        If there is no such file, or it is neither, or the other one of the two. The message names the steps that come
+        If the file does not exist, or it is neither, or the other one of the two. The message names the steps that come
         before.
     """
     if not path.exists():
@@ -417,7 +417,7 @@ class Masking:
             raise ValueError(f"Expected a message of int64, found {message.dtype}.")
         masked = message.detach().cpu().contiguous().clone()
         words = masked.numpy().reshape(-1).view(np.uint64)
-        position = self.attempt.roster.plan.place
+        position = self.attempt.roster.plan.position
         for name in self.attempt.names:
             if name != self.name:
                 self._add(words, self._stream_key(name), subtract=position(name) < position(self.name))
@@ -427,7 +427,7 @@ class Masking:
         """Return the key of the stream that this member shares with another one in this try."""
         member = self.attempt.roster.member
         secret = self.key.exchange(ec.ECDH(), member(other).public)
-        pair = sorted((self.name, other), key=self.attempt.roster.plan.place)
+        pair = sorted((self.name, other), key=self.attempt.roster.plan.position)
         info = concatenated(*pair, *(member(name).agreement for name in pair), self.transcript)
         return HKDF(hashes.SHA384(), length=32, salt=None, info=info).derive(secret)
 

@@ -66,7 +66,7 @@ def make_member(plan: Plan, name: str, key: Path, folder: Path) -> Path:
         raise UserError(
             f"Expected a plan with masked sums, found {plan.label} with threat {plan.threat}: nothing to do."
         )
-    plan.place(name)
+    plan.position(name)
     signing, private = read_node_key(key), agreement_file(key, plan)
     if private.exists():
         raise UserError(f"Expected {private} to be absent, found a file. A key in use must not be lost.")
@@ -124,7 +124,7 @@ class Participant:
     def __post_init__(self) -> None:
         """Check the roster and the terms of the plan."""
         name, training, plan = self.name, self.plan.training, self.plan
-        sigma = plan.nodes[plan.place(name)].noise_multiplier
+        sigma = plan.nodes[plan.position(name)].noise_multiplier
         if plan.masked:
             if self.roster is None or self.agreement is None:
                 raise ValueError("Expected roster and agreement key for a plan with masked sums.")
@@ -158,7 +158,7 @@ class Participant:
             exceed the hospital's cap.
         """
         (plan, roster), signing = read_terms(settings.plan), read_node_key(key)
-        plan.place(settings.name)
+        plan.position(settings.name)
         agreement = None if roster is None else read_node_key(agreement_file(key, plan), MEMBER_COMMAND)
         participant = cls(settings, plan, signing, roster, agreement)
         participant.check_ledger()

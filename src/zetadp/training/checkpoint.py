@@ -160,7 +160,7 @@ class RunFiles:
         """
         if self.checkpoint.exists():
             saved = Checkpoint.load(self.checkpoint, receiver.weights.device)
-            # A fingerprint that depends on no private data has no secret, whoever wrote the checkpoint.
+            # A fingerprint that depends on no private data has no secret, no matter who wrote the checkpoint.
             saved.check(self.checkpoint, ledger, run.secret or saved.secret)
             if ledger.knows(saved.ledger_head) and saved.fingerprint == run.fingerprint:
                 if self.cap is not None:

@@ -17,8 +17,8 @@ ITEMS_AT_ONCE = 80
 @torch.no_grad()
 def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return a network's outputs, shape (item, ...), for inputs of shape (item, ...), without gradients."""
-    places = torch.arange(len(inputs), device=index_device(inputs))
-    return torch.cat([model(inputs[part]) for part in torch.split(places, ITEMS_AT_ONCE)])
+    indices = torch.arange(len(inputs), device=index_device(inputs))
+    return torch.cat([model(inputs[part]) for part in torch.split(indices, ITEMS_AT_ONCE)])
 
 
 def without_absent(outputs: Tensor, present: np.ndarray) -> Tensor:
@@ -33,7 +33,7 @@ def without_absent(outputs: Tensor, present: np.ndarray) -> Tensor:
 
 
 def watched(task: Task, model: nn.Module, records: LabelledItems | None) -> tuple[float, float]:
-    """Return the task's metric and the loss, both as means over all present items, or NaN if there are no items."""
+    """Return the task's metric and the loss, both as means over all present items; both are NaN without items."""
     if records is None or not len(records.inputs):
         return float("nan"), float("nan")
     metric, loss = watched_on_device(task, model, records).tolist()
@@ -43,7 +43,7 @@ def watched(task: Task, model: nn.Module, records: LabelledItems | None) -> tupl
 def watched_on_device(task: Task, model: nn.Module, records: LabelledItems) -> Tensor:
     """Return the two means of `watched` in one tensor on the device, so that the processor waits for a GPU once."""
     outputs = without_absent(outputs_of(model, records.inputs), records.present)
-    found = [part(outputs, records.targets) for part in (task.scores, task.losses)]
+    per_item = [part(outputs, records.targets) for part in (task.scores, task.losses)]
     if not records.present.all():
-        found = [values[torch.from_numpy(records.present).to(values.device)] for values in found]
-    return torch.stack([values.mean() for values in found])
+        per_item = [values[torch.from_numpy(records.present).to(values.device)] for values in per_item]
+    return torch.stack([values.mean() for values in per_item])

@@ -178,7 +178,7 @@ def _repeat(plan: Plan, ledger: Ledger, keyed: str) -> int:
     the same bytes, also on another processor. So this number depends on which data are equal, and not on their bits.
     """
     draws = [attempt.draws for attempt in ledger.attempts if attempt.draws is not None]
-    others = dict.fromkeys(each["data"] for each in draws if each["plan"] == plan.seeding)
+    others = dict.fromkeys(draw["data"] for draw in draws if draw["plan"] == plan.seeding)
     return [*others, keyed].index(keyed)
 
 

@@ -47,7 +47,7 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 def checked_phase(
     parts: Assembly, records: LabelledItems, units: Sequence[Positions], chunk: int | None = None
 ) -> Phase:
-    """Return the phase of a run after the check of its labels, and of your own network or losses.
+    """Return the phase of a run after a check of its labels and, if you supplied them, of its network and losses.
 
     Packaged tasks, and networks that a plan names, are not checked: tests show that they keep units apart.
 
@@ -107,7 +107,7 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
         return phase
 
     def check(count: int, *, rules: bool = False) -> None:
-        items = torch.from_numpy(np.stack([np.resize(np.asarray(own), phase.items) for own in units[:count]]))
+        items = torch.from_numpy(np.stack([np.resize(np.asarray(unit), phase.items) for unit in units[:count]]))
         check_independence(phase.model, contribution.losses, records.inputs[items], records.targets[items], rules=rules)
 
     try:
@@ -160,8 +160,8 @@ def follows_rules(phase: Phase, inputs: Tensor) -> bool:
         return parts @ torch.linspace(-1, 1, parts.shape[1] + 1)[1:]
 
     def rows(*, rules: bool) -> Tensor:
-        found = Gradient(twin, Layout.of(twin), losses, rules).of_units(images, labels, factors=False, keys=keys)
-        return torch.cat([row for row in found if isinstance(row, Tensor)], dim=1)
+        gradients = Gradient(twin, Layout.of(twin), losses, rules).of_units(images, labels, factors=False, keys=keys)
+        return torch.cat([row for row in gradients if isinstance(row, Tensor)], dim=1)
 
     try:
         expected = rows(rules=False)
@@ -204,24 +204,24 @@ def check_independence(
     keys = torch.arange(units) if drops(twin) else None
 
     @torch.no_grad()
-    def evaluated(given: Sequence[Tensor]) -> list[Tensor]:
+    def evaluated(tensors: Sequence[Tensor]) -> list[Tensor]:
         with drawn_by_unit(None if keys is None else keys[:1]):
-            outputs = twin(given[0].flatten(0, 1))
-        return [outputs, one_an_item(losses, outputs, given[1].flatten(0, 1))]
+            outputs = twin(tensors[0].flatten(0, 1))
+        return [outputs, one_an_item(losses, outputs, tensors[1].flatten(0, 1))]
 
-    def forward(given: Sequence[Tensor]) -> list[Tensor]:
+    def forward(tensors: Sequence[Tensor]) -> list[Tensor]:
         # An output that has not one row for each item cannot be divided among the units: `evaluated` refuses its loss.
-        return [each.reshape(units, items, *each.shape[1:]) for each in evaluated(given)]
+        return [result.reshape(units, items, *result.shape[1:]) for result in evaluated(tensors)]
 
-    def gradients(given: Sequence[Tensor]) -> list[Tensor]:
-        return [row for row in contribution.of_units(*given, factors=False, keys=keys) if isinstance(row, Tensor)]
+    def gradients(tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [row for row in contribution.of_units(*tensors, factors=False, keys=keys) if isinstance(row, Tensor)]
 
     # The forward pass of the whole batch comes first. It names what the gradients of a network without a patient axis,
     # which see one unit at a time, would hide until the network is evaluated.
-    shown = first_mixture(forward, batch)
+    mixture = first_mixture(forward, batch)
     check_stores_nothing(twin, stored)
-    if shown is not None:
-        raise UserError(_where(twin, shown, items, evaluated))
+    if mixture is not None:
+        raise UserError(_where(twin, mixture, items, evaluated))
     gradients(batch)
     state = reachable_state((twin, losses))
     mixed = first_mixture(gradients, batch)
@@ -282,12 +282,12 @@ def first_mixture(
         )
     random = torch.Generator().manual_seed(0)
     # Zeros may stand for missing values, which a network could fill in from the rest of the batch.
-    holes = [torch.where(torch.rand(each.shape, generator=random) < 0.5, 0, each) for each in batch]
+    holes = [torch.where(torch.rand(tensor.shape, generator=random) < 0.5, 0, tensor) for tensor in batch]
     for base in (batch, holes):
         of_base = expected if base is batch else compute(base)
         for replaced, large in _choices(len(batch[0])):
             changed, results = _recomputed(compute, base, replaced, random, large=large)
-            if not same([each[~replaced] for each in of_base], [each[~replaced] for each in results]):
+            if not same([result[~replaced] for result in of_base], [result[~replaced] for result in results]):
                 return base, changed, replaced
     return None
 
@@ -299,7 +299,7 @@ def _recomputed(
 
     A loss need not take every label: where it fails, labels are replaced by the least or the greatest of the batch.
     """
-    changed = [_replaced(each, replaced, random, large=large) for each in batch]
+    changed = [_replaced(tensor, replaced, random, large=large) for tensor in batch]
     try:
         return changed, compute(changed)
     except torch.OutOfMemoryError:
@@ -327,10 +327,10 @@ def _choices(count: int) -> Iterator[tuple[Tensor, bool]]:
     if count < 2:
         return
     for lane in dict.fromkeys((0, count // 2, count - 1)):
-        own = torch.arange(count) == lane
-        yield own, True
-        yield own, False
-        yield ~own, True
+        mask = torch.arange(count) == lane
+        yield mask, True
+        yield mask, False
+        yield ~mask, True
 
 
 def _replaced(batch: Tensor, replaced: Tensor, random: torch.Generator, *, large: bool, within: bool = False) -> Tensor:
@@ -340,42 +340,42 @@ def _replaced(batch: Tensor, replaced: Tensor, random: torch.Generator, *, large
     numbers are replaced by the batch's least or greatest, and so are real numbers that must stay ``within`` its range.
     """
     changed = batch.clone()
-    own = changed[replaced]
+    values = changed[replaced]
     if not batch.is_complex() and (within or not batch.is_floating_point()):
         changed[replaced] = batch.amax() if large else batch.amin()
     elif large:
         most = batch.abs().nan_to_num(0, 0, 0).max().clamp_min(1)
-        noise = torch.randn(own.shape, dtype=torch.float64, generator=random)
-        changed[replaced] = (LARGE * most * noise).to(own.dtype)
+        noise = torch.randn(values.shape, dtype=torch.float64, generator=random)
+        changed[replaced] = (LARGE * most * noise).to(values.dtype)
     else:
-        changed[replaced] = torch.zeros_like(own)
+        changed[replaced] = torch.zeros_like(values)
     return changed
 
 
 @torch.no_grad()
 def _where(
-    twin: nn.Module, shown: tuple[Sequence[Tensor], Sequence[Tensor], Tensor], items: int, compute: Compute
+    twin: nn.Module, mixture: tuple[Sequence[Tensor], Sequence[Tensor], Tensor], items: int, compute: Compute
 ) -> str:
     """Return a message that names the layer that mixes units, or the loss."""
-    given, changed, replaced = shown
-    kept = ~replaced.repeat_interleave(items)
+    base, changed, replaced = mixture
+    unchanged = ~replaced.repeat_interleave(items)
     seen: dict[str, list[Tensor]] = {}
 
     def noting(name: str) -> Callable[[nn.Module, object, object], None]:
         def note(_: nn.Module, __: object, output: object) -> None:
-            if isinstance(output, Tensor) and output.ndim and len(output) == len(kept):
-                seen.setdefault(name, []).append(output[kept])
+            if isinstance(output, Tensor) and output.ndim and len(output) == len(unchanged):
+                seen.setdefault(name, []).append(output[unchanged])
 
         return note
 
     # In the order of calls, a layer comes before the module that contains it, so the message names the layer.
     for name, module in twin.named_modules():
         module.register_forward_hook(noting(name))
-    for batch in (given, changed):
+    for batch in (base, changed):
         compute(batch)
-    for name, found in seen.items():
-        half = len(found) // 2
-        if not same(found[:half], found[half:]):
+    for name, outputs in seen.items():
+        half = len(outputs) // 2
+        if not same(outputs[:half], outputs[half:]):
             whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "network"
             return f"{APART}, found a {whose} that mixes units. {REMEDY}"
     return "loss: Expected losses of single items, found a loss that mixes units. Let it depend on its own item alone."

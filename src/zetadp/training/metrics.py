@@ -42,7 +42,7 @@ def summarise(predictions: pd.DataFrame, names: Sequence[str], called: str = "cl
     Raises
     ------
     UserError
-        If there are no predictions, an item occurs twice, a name is unknown or a probability is not in [0, 1].
+        If the table has no predictions, an item occurs twice, a name is unknown or a probability is not in [0, 1].
     """
     _check(predictions, names, called)
     confusion = confusion_counts(predictions, names, called)

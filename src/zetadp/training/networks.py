@@ -110,8 +110,8 @@ def take_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         If names or shapes are those of another network.
     """
     names = {plain_name(name): name for name in model.state_dict()}
-    given = {plain_name(name): value for name, value in tensors.items()}
-    model.load_state_dict({names.get(name, name): value for name, value in given.items()})
+    values = {plain_name(name): value for name, value in tensors.items()}
+    model.load_state_dict({names.get(name, name): value for name, value in values.items()})
 
 
 def check_storable(model: nn.Module) -> None:

@@ -57,8 +57,8 @@ def recipe_of(
             "optimiser: Expected an optimiser that takes one gradient a step, found LBFGS, which asks for more. "
             "Every gradient is a release. Use SGD, Adam or another."
         )
-    named = {plain_name(name): parameter for name, parameter in model.named_parameters()}
-    names = {id(parameter): name for name, parameter in named.items()}
+    parameters = {plain_name(name): parameter for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in parameters.items()}
     groups = []
     for group in optimiser.param_groups:
         options = {key: _plain(group[key], key) for key in optimiser.defaults}
@@ -71,8 +71,8 @@ def recipe_of(
                 "with model.parameters()."
             )
         groups.append({"parameters": [names[id(p)] for p in group["params"] if p.requires_grad], **options})
-    held = {name for group in groups for name in group["parameters"]}
-    left = [name for name, p in named.items() if p.requires_grad and name not in held]
+    assigned = {name for group in groups for name in group["parameters"]}
+    left = [name for name, p in parameters.items() if p.requires_grad and name not in assigned]
     if left:
         raise UserError(
             f"optimiser: Expected every trained parameter, found none of {left[0]!r}. Give it to the optimiser, or "
@@ -85,12 +85,12 @@ def recipe_of(
         recipe["plateau"] = {name: _plain(getattr(scheduler, name), name) for name in PLATEAU}
     elif scheduler is not None:
         recipe["schedule"] = _tabulated(optimiser, scheduler, rounds)
-    parts = {name: nn.Parameter(p.detach().clone()) for name, p in named.items() if p.requires_grad}
+    parts = {name: nn.Parameter(p.detach().clone()) for name, p in parameters.items() if p.requires_grad}
     for part in parts.values():
         part.grad = torch.zeros_like(part)
     try:
         new = build(recipe, parts)[0]
-        _check_new(optimiser, new, {part: named[name] for name, part in parts.items()})
+        _check_new(optimiser, new, {part: parameters[name] for name, part in parts.items()})
         new.step()
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
@@ -137,28 +137,28 @@ def set_round(recipe: Recipe, optimiser: Optimizer, round_number: int) -> None:
         group.update({key: _option(values[min(round_number, len(values) - 1)]) for key, values in table.items()})
 
 
-def _check_new(given: Optimizer, new: Optimizer, parameters: Mapping[nn.Parameter, nn.Parameter]) -> None:
+def _check_new(optimiser: Optimizer, new: Optimizer, parameters: Mapping[nn.Parameter, nn.Parameter]) -> None:
     """Refuse an optimiser with what a recipe does not hold: a state that a new one has not, or hooks.
 
     Parameters
     ----------
-    given, new
-        The optimiser that was given, and a new one of its recipe.
+    optimiser, new
+        The optimiser to check, and a new one of its recipe.
     parameters
-        For each parameter of the new one, that of the given one.
+        For each parameter of the new one, that of the checked one.
     """
     for part, parameter in parameters.items():
-        before, after = given.state.get(parameter, {}), new.state.get(part, {})
+        before, after = optimiser.state.get(parameter, {}), new.state.get(part, {})
         if before.keys() != after.keys() or not all(torch.equal(*_tensors(before[key], after[key])) for key in before):
             raise UserError(
-                f"optimiser: Expected a new optimiser, found {type(given).__name__} with a state "
+                f"optimiser: Expected a new optimiser, found {type(optimiser).__name__} with a state "
                 f"({', '.join(map(str, before))}): it has stepped, or a state was loaded. Training would begin without "
                 "it. Make a new one of model.parameters()."
             )
-    if given._optimizer_step_pre_hooks or given._optimizer_step_post_hooks:
+    if optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks:
         raise UserError(
-            f"optimiser: Expected an optimiser without hooks, found hooks of {type(given).__name__}, which training "
-            "would not call. Remove them."
+            f"optimiser: Expected an optimiser without hooks, found hooks of {type(optimiser).__name__}, which "
+            "training would not call. Remove them."
         )
 
 
@@ -194,7 +194,7 @@ def _plain(value: Any, key: str) -> Any:  # noqa: ANN401  (an option)
     """Return an option as a value that JSON can hold."""
     if isinstance(value, torch.Tensor) and value.ndim == 0:
         value = value.item()
-    if isinstance(value, tuple | list) and all(isinstance(each, PLAIN) for each in value):
+    if isinstance(value, tuple | list) and all(isinstance(element, PLAIN) for element in value):
         return list(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"optimiser: Expected a finite number for {key} in every round, found {value}.")

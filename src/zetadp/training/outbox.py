@@ -36,8 +36,8 @@ class Outbox:
         None stores nothing. Messages are privatised, but the time when they were computed is not, because a round takes
         longer if it draws more patients. So all files get the same time.
     label
-        What a message answers beside its round: the transcript of a try of masked sums. Empty where a round has one
-        message.
+        What a message answers in addition to its round: the transcript of a try of masked sums. Empty where a round
+        has one message.
 
     Attributes
     ----------
@@ -72,8 +72,8 @@ class Outbox:
             save_tensors(
                 path, {"messages": messages.detach().cpu().contiguous()}, {**content, "ledger_head": self.ledger.head}
             )
-            for place in (path, self.folder):
-                os.utime(place, (0, 0))
+            for entry in (path, self.folder):
+                os.utime(entry, (0, 0))
             self.size += path.stat().st_size
         again = self.ledger.releases(number) - 1
         if self.ledger.sent(number, again) is None:
@@ -118,8 +118,8 @@ class Outbox:
     def answered(self, number: int, weights: Tensor) -> bool:
         """Return whether a message of a round is stored, whatever its label; raise `UserError` on other weights."""
         paths = [] if self.folder is None else sorted(self.folder.glob(f"round-{number:06d}[-.]*safetensors"))
-        found = [self._read(path, number, weights, "cpu") for path in paths]
-        return any(stored is not None for stored in found)
+        messages = [self._read(path, number, weights, "cpu") for path in paths]
+        return any(message is not None for message in messages)
 
     def discard(self, before: int) -> None:
         """Remove the messages of rounds that can no longer be requested."""

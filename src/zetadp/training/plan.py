@@ -45,7 +45,7 @@ SEEDING = 1
 SALT = 4
 """Constant in that list. It means nothing; another number would change every seeded draw."""
 HEAD = NetworkSettings("head", "features")
-"""The network of a bare plan with mixed rows."""
+"""The network of a plan with mixed rows in `Plan.for_calibration`."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class Plan:
             if training.mechanism != GAUSSIAN:
                 yield "threat", f"{instead} mechanism {training.mechanism}: the cost of a sum of messages is unknown."
         if at_once and network.family != "head":
-            found = training.estimator
-            yield "estimator", f"Expected estimator {DESCENT} for a network that is not of family head, found {found}."
+            chosen = training.estimator
+            yield "estimator", f"Expected estimator {DESCENT} for a network that is not of family head, found {chosen}."
         if at_once and network.taper:
             yield "taper", f"Expected taper 0 with estimator {training.estimator}, found {network.taper}."
         if any(self.probability(node.name) > 1 for node in self.nodes):
@@ -294,7 +294,7 @@ class Plan:
         """Number of images that make one contribution."""
         return 1 if self.unit == "image" else self.training.images_per_patient
 
-    def place(self, name: str) -> int:
+    def position(self, name: str) -> int:
         """Return a node's position in the order of nodes, counted from zero.
 
         Raises
@@ -315,17 +315,17 @@ class Plan:
 
     def probability(self, name: str) -> Fraction:
         """Return the chance that a unit of a node is drawn for a sum that it can be in."""
-        node, mixing = self.nodes[self.place(name)], self.training.mixing
+        node, mixing = self.nodes[self.position(name)], self.training.mixing
         return sampling_probability(node.population, node.expected, Fraction(1) if mixing is None else mixing.share)
 
     def event(self, name: str, round_number: int) -> Event:
         """Return the entry of a round in a node's ledger: public constants, the same for every round.
 
-        The kind of a masked sum counts the fewest nodes that are relied on to add noise, whoever takes part. Any other
-        kind is the noisy sum that the plan was calibrated for. Another law hides as much or more, and the ledger
-        records it, because its numbers follow from the network too.
+        The kind of a masked sum counts the fewest nodes that are relied on to add noise, regardless of who takes part.
+        Any other kind is the noisy sum that the plan was calibrated for. Another law hides as much or more, and the
+        ledger records it, because its numbers follow from the network too.
         """
-        node, probability = self.nodes[self.place(name)], float(self.probability(name))
+        node, probability = self.nodes[self.position(name)], float(self.probability(name))
         kind: Kind = NoisySum(probability, node.noise_multiplier)
         if self.sums is not None and kind.private:
             kind = MaskedSum(probability, node.noise_multiplier, self.sums.shares(len(self.nodes)))
@@ -344,8 +344,8 @@ class Plan:
         """Return the plan with further hashes of inputs from public data."""
         return replace(self, public={**self.public, **digests})
 
-    def bare(self) -> Self:
-        """Return the plan with only the values that determine its noise: equal bare plans need the same noise."""
+    def for_calibration(self) -> Self:
+        """Return the plan with only the values that determine its noise: equal results need the same noise."""
         return replace(
             self,
             run=RunName("any", "any", self.target, 0),
@@ -354,7 +354,7 @@ class Plan:
             units_of_a_person=1,
             cohort_unit="patient",
             network=NetworkSettings("linear") if self.training.mixing is None else HEAD,
-            training=self.training.bare(),
+            training=self.training.for_calibration(),
             cohort="",
             task={},
             partition={},
@@ -370,17 +370,18 @@ class Plan:
         and joins the end of the list for the runs that use it. The list holds nothing that is computed from data, such
         as weights or features, because its last bits would differ between processors.
         """
-        net, own, optimiser = self.network, self.training, self.training.optimiser
+        net, settings, optimiser = self.network, self.training, self.training.optimiser
         run = [*self.run.to_json().values(), self.cohort]
         network = [*_values(net, "taper"), SALT]
-        training = [own.rounds, own.images_per_patient, float(own.clip), own.estimator, float(own.feature_norm)]
+        training: list[Any] = [settings.rounds, settings.images_per_patient, float(settings.clip)]
+        training += [settings.estimator, float(settings.feature_norm)]
         training += [optimiser.name, *map(float, _values(optimiser, "name", "recipe"))]
         nodes = [[n.name, n.population, float(n.expected), float(n.noise_multiplier)] for n in self.nodes]
         sums = None if self.sums is None else asdict(self.sums)
         rest = [self.unit, self.units_of_a_person, self.threat, sums]
         partition = json.dumps(self.partition, sort_keys=True)
-        further: list[Any] = [] if own.mechanism == GAUSSIAN else [own.mechanism]
-        further += [] if own.mixing is None else [own.mixing.described()]
+        further: list[Any] = [] if settings.mechanism == GAUSSIAN else [settings.mechanism]
+        further += [] if settings.mixing is None else [settings.mixing.described()]
         further += [{"taper": net.taper}] if net.taper else []
         further += [] if optimiser.recipe is None else [optimiser.recipe]
         content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *further])
@@ -433,21 +434,21 @@ class Plan:
         UserError
             If the plan has another format, or a key or value is missing, unknown or wrong.
         """
-        given = dict(content) if isinstance(content, Mapping) else {}
-        if (found := given.pop("format", None)) != FORMAT:
-            raise UserError(f"Expected a plan of format {FORMAT}, found {shown(str(found))}. Make it anew.")
+        remaining = dict(content) if isinstance(content, Mapping) else {}
+        if (version := remaining.pop("format", None)) != FORMAT:
+            raise UserError(f"Expected a plan of format {FORMAT}, found {shown(str(version))}. Make the plan again.")
         try:
-            training = dict(given.pop("training"))
+            training = dict(remaining.pop("training"))
             training["optimiser"] = OptimiserSettings(**training["optimiser"])
             if "mixing" in training:
                 training["mixing"] = MixingSettings(**training["mixing"])
             return cls(
-                run=RunName.from_json(given.pop("run")),
-                network=NetworkSettings(**given.pop("network")),
+                run=RunName.from_json(remaining.pop("run")),
+                network=NetworkSettings(**remaining.pop("network")),
                 training=TrainingSettings(**training),
-                nodes=tuple(NodeConstants(**node) for node in given.pop("nodes")),
-                sums=None if (sums := given.pop("sums", None)) is None else Sums(**sums),
-                **given,
+                nodes=tuple(NodeConstants(**node) for node in remaining.pop("nodes")),
+                sums=None if (sums := remaining.pop("sums", None)) is None else Sums(**sums),
+                **remaining,
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise UserError(

@@ -89,8 +89,8 @@ class TrainedOn(Checked):
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote; raise TypeError, ValueError or UserError for something else."""
-        given = dict(content)
-        return cls(target=Target.named(given.pop("epsilon", None)), **given)
+        remaining = dict(content)
+        return cls(target=Target.named(remaining.pop("epsilon", None)), **remaining)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class FinishedModel:
 
     @property
     def public_head(self) -> tuple[Tensor, Tensor] | None:
-        """Weight and bias of the public head that answers beside the network; None if the network answers alone.
+        """Weight and bias of the public head that answers alongside the network; None if the network answers alone.
 
         Only a head on features of a study has one, if it started from it: those features ask for whole records, and so
         does the choice between two heads.
@@ -226,17 +226,17 @@ def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu
     Raises
     ------
     UserError
-        If the file is no backbone, or another one than the plan's.
+        If the file is not a backbone, or not the one in the plan.
     """
-    wanted = plan.public.get("backbone")
-    if wanted is None:
+    expected = plan.public.get("backbone")
+    if expected is None:
         return None
     public = public_network(plan, file, device)
     digest = "none" if public is None else tensors_digest(public.tensors())
-    if digest != wanted:
+    if digest != expected:
         where = file or "the package of the task"
         raise UserError(
-            f"Expected the public backbone of the plan ({wanted[:12]}), found another in {where} ({digest[:12]})."
+            f"Expected the public backbone of the plan ({expected[:12]}), found another in {where} ({digest[:12]})."
         )
     return public
 

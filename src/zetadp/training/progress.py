@@ -96,15 +96,15 @@ def announced_tick(plan: Plan, tick: float) -> float:
     return tick
 
 
-def seconds_to_tick(begun: float, tick: float) -> float:
+def seconds_to_tick(started: float, tick: float) -> float:
     """Return the seconds until a whole number of ticks has passed.
 
     Parameters
     ----------
-    begun
+    started
         Start of the work, as `time.monotonic` returned it then.
     tick
         Length of a tick in seconds. Zero does not wait.
     """
-    passed = time.monotonic() - begun
+    passed = time.monotonic() - started
     return max(0.0, math.ceil(passed / tick) * tick - passed) if tick > 0 else 0.0

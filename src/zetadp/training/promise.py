@@ -40,23 +40,23 @@ def noise_of_plan(plan: Plan) -> float:
     return noise_for_sum(target.epsilon, plan.delta, probability, plan.tries, plan.sums.shares(len(plan.nodes)))
 
 
-def make_plan(draft: Plan, found: Iterable[Path] = ()) -> Plan:
+def make_plan(draft: Plan, noise_files: Iterable[Path] = ()) -> Plan:
     """Return a complete plan: at every node it has the noise that the epsilon in its name needs.
 
     Parameters
     ----------
     draft
         The plan before its noise is known. Noise that it has is replaced.
-    found
+    noise_files
         Files of `write_noise`. If one of them is about this plan, its noise is taken and not computed again.
     """
-    known = {each["found_for"]: each["noise_multiplier"] for each in map(read_json, found)}
-    multiplier = known.get(draft.bare().digest) if known else None
+    known = {content["found_for"]: content["noise_multiplier"] for content in map(read_json, noise_files)}
+    multiplier = known.get(draft.for_calibration().digest) if known else None
     return draft.with_noise(noise_of_plan(draft) if multiplier is None else multiplier)
 
 
 def write_noise(*, noise: Path, plan: dict[str, Any]) -> None:
-    """Write the noise multiplier of a bare plan (`Plan.bare`), before any training, with the plan's hash."""
+    """Write the noise multiplier of a plan (`Plan.for_calibration`), before any training, with the plan's hash."""
     draft = Plan.from_json(plan)
     multiplier = make_plan(draft).nodes[0].noise_multiplier
     logging.getLogger(__name__).info("noise multiplier %g", multiplier)
@@ -66,8 +66,8 @@ def write_noise(*, noise: Path, plan: dict[str, Any]) -> None:
 def check_noise(plan: Plan) -> None:
     """Raise `UserError` for a plan whose name is a finite epsilon, and whose noise is not enough for it.
 
-    Every run computes this anew, whoever calibrated its plan: nothing is trained on a number that this process has not
-    computed. It takes some hundredths of a second, and a quarter of a second where single images are drawn.
+    Every run computes this again, no matter who calibrated its plan: nothing is trained on a number that this process
+    has not computed. It takes some hundredths of a second, and a quarter of a second where single images are drawn.
     """
     if not plan.target.private:
         return
@@ -78,16 +78,16 @@ def check_noise(plan: Plan) -> None:
         )
 
 
-def _check_cost(plan: Plan, found: Promise, advice: str) -> None:
-    if found.epsilon > plan.target.epsilon * TOLERANCE:
+def _check_cost(plan: Plan, promise: Promise, advice: str) -> None:
+    if promise.epsilon > plan.target.epsilon * TOLERANCE:
         raise UserError(
-            f"Expected a plan that costs the patients of {found.node} at most epsilon {plan.target}, as its name "
-            f"says, found {rounded_up(found.epsilon)} at delta {found.delta:g}. {advice}"
+            f"Expected a plan that costs the patients of {promise.node} at most epsilon {plan.target}, as its name "
+            f"says, found {rounded_up(promise.epsilon)} at delta {promise.delta:g}. {advice}"
         )
 
 
 class Noise(NamedTuple):
-    """Noise of a training beside its signal: the mean gradient of a round has at most length 1 in units of the clip.
+    """Noise of a training relative to its signal: a round's mean gradient has at most length 1 in units of the clip.
 
     Attributes
     ----------
@@ -231,15 +231,15 @@ def check_promise(plan: Plan, name: str, delta: float = OWN_DELTA) -> Promise:
     """
     delta = min(plan.delta, delta)
     _check_delta(plan, name, delta)
-    found = promise_of(plan, name, delta=delta)
-    if not plan.target.private and found.epsilon < math.inf:
+    promise = promise_of(plan, name, delta=delta)
+    if not plan.target.private and promise.epsilon < math.inf:
         raise UserError(
             f"Expected a plan that names the epsilon of its noise, found the name {plan.target}, which limits "
-            f"nothing, and a cost of epsilon {rounded_up(found.epsilon)} for the patients of {name} at delta "
+            f"nothing, and a cost of epsilon {rounded_up(promise.epsilon)} for the patients of {name} at delta "
             f"{delta:g}. Do not take part; ask for another plan."
         )
-    _check_cost(plan, found, "Do not take part; ask for another plan.")
-    return found
+    _check_cost(plan, promise, "Do not take part; ask for another plan.")
+    return promise
 
 
 def _check_delta(plan: Plan, name: str, delta: float) -> None:

@@ -36,7 +36,7 @@ RAREST = 1e-6
 class Public:
     """The public constants of a training. You declare them; they are never counted from the data.
 
-    They are part of the guarantee: data that do not match are refused, and whoever reads the ledger sees them. An
+    They are part of the guarantee: data that do not match are refused, and anyone who reads the ledger sees them. An
     object of this class is valid, or it cannot be made.
 
     Attributes
@@ -49,8 +49,8 @@ class Public:
     rounds
         Number of rounds, each with one step of the optimiser. The guarantee is for all of them.
     items_per_patient
-        Items that make a patient's gradient in a round, which is their mean. Of more, as many are chosen anew each
-        round; of fewer, all are taken.
+        Items that make a patient's gradient in a round, which is their mean. If a patient has more, this number is
+        chosen at random in each round; if fewer, all are taken.
     clip
         Largest norm of one patient's gradient, B. Noise grows with it, and a smaller one shortens more gradients. With
         the default optimiser, which does not see the scale of gradients, 0.1 does well.
@@ -125,10 +125,10 @@ class Public:
         """Return the constants in words, with the word for what is protected."""
         sizes = self.population if isinstance(self.population, Mapping) else {}
         where = f" ({', '.join(f'{size} at {name}' for name, size in sizes.items())})" if sizes else ""
-        drawn = "all" if self.per_round == self.people else f"about {self.per_round:g}"
+        sample = "all" if self.per_round == self.people else f"about {self.per_round:g}"
         items = "of one item" if self.items_per_patient == 1 else f"mean over at most {self.items_per_patient} items"
         return (
-            f"{self.people} {unit}s{where}, {drawn} of them in each of {self.rounds} rounds. Gradient of each {unit}: "
+            f"{self.people} {unit}s{where}, {sample} of them in each of {self.rounds} rounds. Gradient of each {unit}: "
             f"{items}, norm at most {self.clip:g}."
         )
 
@@ -148,8 +148,10 @@ class Public:
         """
         known = [one.name for one in fields(cls)]
         if not isinstance(content, Mapping) or not {*known[:3]} <= {*content} <= {*known}:
-            found = f"the keys {', '.join(map(str, content))}" if isinstance(content, Mapping) else f"{content!r:.60}"
-            raise UserError(f"Expected public constants with the keys {', '.join(known)}, found {found:.200}.")
+            description = (
+                f"the keys {', '.join(map(str, content))}" if isinstance(content, Mapping) else f"{content!r:.60}"
+            )
+            raise UserError(f"Expected public constants with the keys {', '.join(known)}, found {description:.200}.")
         return cls(**content)
 
     def write(self, path: Path | str) -> None:

@@ -91,11 +91,11 @@ class LabelledItems:
         of
             For each item, whether to include it. None includes all.
         """
-        places = np.flatnonzero(self.present if of is None else self.present & of.to_numpy())
-        owners = self.items["patient"].to_numpy()[places]
+        positions = np.flatnonzero(self.present if of is None else self.present & of.to_numpy())
+        owners = self.items["patient"].to_numpy()[positions]
         order = owners.argsort(kind="stable")
         _, starts = np.unique(owners[order], return_index=True)
-        return [own.tolist() for own in np.split(places[order], starts[1:])]
+        return [unit.tolist() for unit in np.split(positions[order], starts[1:])]
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class Node:
     @cached_property
     def lengths(self) -> np.ndarray:
         """Number of items of each unit."""
-        return np.array([len(own) for own in self.units])
+        return np.array([len(unit) for unit in self.units])
 
     @cached_property
     def table(self) -> np.ndarray:
         """Positions of each unit's items, shape (unit, item); -1 where a unit has fewer items than others."""
-        found = np.full((len(self.units), self.lengths.max()), -1, dtype=np.int64)
-        found[np.arange(found.shape[1]) < self.lengths[:, None]] = np.concatenate([*map(np.asarray, self.units)])
-        return found
+        table = np.full((len(self.units), self.lengths.max()), -1, dtype=np.int64)
+        table[np.arange(table.shape[1]) < self.lengths[:, None]] = np.concatenate([*map(np.asarray, self.units)])
+        return table
 
     def by_stratum(self, strata: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return for each stratum which columns of `table` hold its items, and how many items each unit has of it.
@@ -141,13 +141,13 @@ class Node:
         For each stratum, columns of shape (unit, column), those with its items first, and counts of shape (unit, 1).
         """
         if not self._by_stratum or self._by_stratum[0] is not strata:
-            found = []
+            per_stratum = []
             for kind in np.unique(strata):
                 of_kind = (self.table >= 0) & (strata[self.table] == kind)
                 counts = of_kind.sum(axis=1, keepdims=True)
                 columns = (~of_kind).argsort(axis=1, kind="stable")[:, : max(1, counts.max())]
-                found.append((columns, counts))
-            self._by_stratum[:] = strata, found
+                per_stratum.append((columns, counts))
+            self._by_stratum[:] = strata, per_stratum
         return list(self._by_stratum[1])
 
 
@@ -193,24 +193,24 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tupl
         chosen.append(np.take_along_axis(node.table, np.take_along_axis(columns, order, axis=1), axis=1))
     strata_of_unit = np.sum([number > 0 for number in distinct], axis=0)
     weights = [(turns < number) / (np.maximum(number, 1) * strata_of_unit).astype(np.float32) for number in distinct]
-    positions, each = np.concatenate(chosen, axis=1), np.concatenate(weights, axis=1, dtype=np.float32)
+    positions, item_weights = np.concatenate(chosen, axis=1), np.concatenate(weights, axis=1, dtype=np.float32)
     whole = np.flatnonzero(node.lengths == count)
     if len(whole):
-        positions[whole], each[whole] = node.table[whole, :count], np.float32(1) / np.float32(count)
-    return positions[draw.members], None if (each > 0).all() else each[draw.members]
+        positions[whole], item_weights[whole] = node.table[whole, :count], np.float32(1) / np.float32(count)
+    return positions[draw.members], None if (item_weights > 0).all() else item_weights[draw.members]
 
 
-def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
+def items_of(units: Iterable[Sequence[int]], n_items: int) -> list[list[int]]:
     """Return the positions of the items of units that hold whole records, in the order of `LabelledItems.stacked`.
 
     Parameters
     ----------
     units
         For each unit, the numbers of its records.
-    each
+    n_items
         Number of items of a record.
     """
-    return [[each * record + place for record in own for place in range(each)] for own in units]
+    return [[n_items * record + item for record in records for item in range(n_items)] for records in units]
 
 
 def units_by_node(plan: Plan, records: LabelledItems) -> list[list[list[int]]]:
@@ -246,12 +246,12 @@ def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int
     UserError
         If a unit does not have the declared number of items. The guarantee for a whole patient relies on this number.
     """
-    if any(len(own) != declared for own in units):
+    if any(len(unit) != declared for unit in units):
         raise UserError(
             f"Expected one record of {declared} images a patient with training.unit image, found a patient with "
             "several records, or with another number of images. Use training.unit patient."
         )
-    return [[item] for own in units for item in own]
+    return [[item] for unit in units for item in unit]
 
 
 def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]:
@@ -268,7 +268,7 @@ def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]
     Raises
     ------
     UserError
-        If the owner of an item is missing or is no text or whole number, or if two have one `name_key`.
+        If the owner of an item is missing or is neither a text nor a whole number, or if two have one `name_key`.
     """
     if isinstance(owners, str):
         raise UserError(f"{where}: Expected one id for each item, found a text. Give a list of ids.")
@@ -278,11 +278,11 @@ def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]
             "anybody's."
         )
     exact = exact_up_to(getattr(owners, "dtype", None))
-    found: list[Any] = []
+    ids: list[Any] = []
     for item, one in enumerate(owners):
         scalar = isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0)
         owner = one.item() if scalar else one
-        found.append(owner)
+        ids.append(owner)
         most = min(exact, exact_up_to(one.dtype if scalar else np.dtype(float)))
         if isinstance(owner, float) and owner.is_integer() and abs(owner) >= most:
             raise UserError(
@@ -290,7 +290,7 @@ def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]
                 f"that is exact below {most:.0f} only: different ids may have become one. Read ids as whole numbers or "
                 "texts."
             )
-    for item, owner in enumerate(found):
+    for item, owner in enumerate(ids):
         if isinstance(owner, set | frozenset | list | np.ndarray | range | slice) or not isinstance(owner, Hashable):
             raise UserError(
                 f"{where}: Expected one id for each item, found {shown(repr(owner))[:80]} for item {item}. ids[i] is "
@@ -304,9 +304,9 @@ def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]
                 "they may be anybody's."
             )
         if isinstance(owner, bool):
-            raise UserError(f"{where}: Expected ids, found {owner} for item {item}. A mask says nobody's name.")
+            raise UserError(f"{where}: Expected ids, found {owner} for item {item}. A mask does not name patients.")
         if isinstance(owner, float) and owner.is_integer():
-            found[item] = int(owner)
+            ids[item] = int(owner)
         elif not isinstance(owner, str | int) and not (
             isinstance(owner, bytes) and owner.decode(errors="ignore").encode() == owner
         ):
@@ -315,8 +315,8 @@ def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]
                 f"{where}: Expected texts, texts in UTF-8 or whole numbers, found {shown(repr(owner))[:80]} for item "
                 f"{item}. Write each id as one text, such as f'{{site}} {{number}}'."
             )
-    check_distinct(found, where)
-    return found
+    check_distinct(ids, where)
+    return ids
 
 
 def checked_units(nodes: Sequence[Sequence[Positions]], strata: np.ndarray, count: int) -> list[list[np.ndarray]]:
@@ -332,52 +332,52 @@ def checked_units(nodes: Sequence[Sequence[Positions]], strata: np.ndarray, coun
     Raises
     ------
     UserError
-        If a unit has no items, if its positions are no list of whole numbers from 0, if an item belongs to two units,
-        at one node or at two, or does not exist, or if ``count`` items are not equal parts of all strata.
+        If a unit has no items, if its positions are not a list of whole numbers from 0, if an item belongs to two
+        units, at one node or at two, or does not exist, or if ``count`` items are not equal parts of all strata.
     """
     checked = [_whole_positions(units) for units in nodes]
-    units = [(node, place, own) for node, units in enumerate(checked) for place, own in enumerate(units)]
+    units = [(node, index, unit) for node, units in enumerate(checked) for index, unit in enumerate(units)]
     if not units:
         return checked
-    owner = np.repeat(np.arange(len(units)), [len(own) for *_, own in units])
-    position = np.concatenate([own for *_, own in units])
+    owner = np.repeat(np.arange(len(units)), [len(unit) for *_, unit in units])
+    position = np.concatenate([unit for *_, unit in units])
     if position.max() >= len(strata):
-        node, place, _ = units[owner[position.argmax()]]
+        node, index, _ = units[owner[position.argmax()]]
         raise UserError(
-            f"Expected positions below {len(strata)}, the number of items, found {position.max()} for unit {place} of "
+            f"Expected positions below {len(strata)}, the number of items, found {position.max()} for unit {index} of "
             f"node {node}."
         )
     order = position.argsort(kind="stable")
     twice = np.flatnonzero(np.diff(position[order]) == 0)
     if len(twice):
-        (node, place, _), (other_node, other, _) = (units[owner[order[twice[0] + step]]] for step in range(2))
+        (node, index, _), (other_node, other, _) = (units[owner[order[twice[0] + step]]] for step in range(2))
         raise UserError(
-            f"Expected every item in one unit, once, found item {position[order[twice[0]]]} in unit {place} of node "
+            f"Expected every item in one unit, once, found item {position[order[twice[0]]]} in unit {index} of node "
             f"{node} and in unit {other} of node {other_node}. Persons who share an item are one unit: join their "
             "lists, or leave the item out."
         )
-    for own in checked:
-        _check_strata(own, strata, count)
+    for of_node in checked:
+        _check_strata(of_node, strata, count)
     return checked
 
 
 def _whole_positions(units: Sequence[Positions]) -> list[np.ndarray]:
-    """Return the positions of each unit's items as integers; refuse what is no list of whole numbers from 0."""
+    """Return the positions of each unit's items as integers; refuse what is not a list of whole numbers from 0."""
     positions = [np.asarray(unit) for unit in units]
-    for place, own in enumerate(positions):
-        if own.ndim != 1 or not own.size or own.dtype.kind not in "iu" or own.min() < 0:
+    for index, unit in enumerate(positions):
+        if unit.ndim != 1 or not unit.size or unit.dtype.kind not in "iu" or unit.min() < 0:
             raise UserError(
-                f"Expected a list of positions for the items of unit {place}: at least one whole number, counted from "
-                f"0, found {shown(repr(units[place]))[:80]}. Leave a unit without items out. Of a mask, give "
+                f"Expected a list of positions for the items of unit {index}: at least one whole number, counted from "
+                f"0, found {shown(repr(units[index]))[:80]}. Leave a unit without items out. Of a mask, give "
                 "numpy.flatnonzero(mask)."
             )
-    return [own.astype(np.int64) for own in positions]
+    return [unit.astype(np.int64) for unit in positions]
 
 
 def _check_strata(units: Sequence[np.ndarray], strata: np.ndarray, count: int) -> None:
     """Raise `UserError` if ``count`` items are not equal parts of all strata, and not all items of every unit."""
     kinds = np.unique(strata)
-    if (count % len(kinds) or count < 1) and any(len(own) != count for own in units):
+    if (count % len(kinds) or count < 1) and any(len(unit) != count for unit in units):
         raise UserError(
             f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class), "
             f"found {count}."

@@ -113,10 +113,10 @@ class Phase:
 
     def leaves(self, units: int) -> dict[str, Tensor]:
         """Return the trained parameters as leaves of a new graph, with a unit axis if the network's layers have one."""
-        found = {name: self.model.get_parameter(name).detach() for name in self.layout.names}
+        parameters = {name: self.model.get_parameter(name).detach() for name in self.layout.names}
         if knows_units(self.model):
-            found = {name: p.unsqueeze(0).expand(units, *p.shape) for name, p in found.items()}
-        return {name: p.requires_grad_() for name, p in found.items()}
+            parameters = {name: p.unsqueeze(0).expand(units, *p.shape) for name, p in parameters.items()}
+        return {name: p.requires_grad_() for name, p in parameters.items()}
 
     def weights(self) -> Tensor:
         """Return the network's current weights, flat and real, shape (dimension of the layout,)."""
@@ -231,7 +231,7 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, d
         everybody = chunk >= CHEAP
         chunk = chunk if everybody else phase.items
     rows = [np.zeros(len(draw.members), dtype=np.int64) if draw.rows is None else draw.rows for draw in draws]
-    groups = np.concatenate([place * phase.rows + own for place, own in enumerate(rows)])
+    groups = np.concatenate([index * phase.rows + node_rows for index, node_rows in enumerate(rows)])
     sizes = [node.mechanism.event.population for node in nodes]
     starts = np.cumsum([0, *sizes])[:-1]
     members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])
@@ -249,11 +249,11 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, d
         groups, members = groups[order], members[order]
         of_units["members"] = torch.from_numpy(members)
     count = phase.rows * len(nodes)
-    drawn = Contributors(records.inputs, records.targets, items, torch.from_numpy(groups), count, **of_units)
+    contributors = Contributors(records.inputs, records.targets, items, torch.from_numpy(groups), count, **of_units)
     mechanism = nodes[0].mechanism
     bound = mechanism.event.clip if np.isfinite(mechanism.event.clip) else None
-    found = clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
-    return replace(found, sums=found.sums.view(len(nodes), -1))
+    clipped = clipped_sums(phase.contribution, contributors, bound=bound, chunk=chunk, grid=mechanism.grid)
+    return replace(clipped, sums=clipped.sums.view(len(nodes), -1))
 
 
 def _chosen(
@@ -262,23 +262,25 @@ def _chosen(
     """Return the items that make the drawn units' contributions, and what else `Contributors` know of units."""
     chosen, weights, keys = [], [], []
     for node, draw in zip(nodes, draws, strict=True):
-        items, own = choose_items(node, draw, records.strata, phase.items)
+        items, item_weights = choose_items(node, draw, records.strata, phase.items)
         chosen.append(items)
-        weights.append(own)
+        weights.append(item_weights)
         if phase.drops:
             random = node.mechanism.item_choices(draw.event.round, Purpose.DROPOUT)
             # For all units of the node: a unit's key must not depend on which other units were drawn.
             keys.append(random.integers(2**63, size=len(node.units))[draw.members])
-    found = {}
-    if any(own is not None for own in weights):
+    of_units = {}
+    if any(w is not None for w in weights):
         equal = np.float32(1) / np.float32(phase.items)
-        each = [np.full(own.shape, equal) if w is None else w for own, w in zip(chosen, weights, strict=True)]
-        found["weights"] = np.concatenate(each)
+        complete = [
+            np.full(positions.shape, equal) if w is None else w for positions, w in zip(chosen, weights, strict=True)
+        ]
+        of_units["weights"] = np.concatenate(complete)
     if keys:
-        found["keys"] = np.concatenate(keys)
+        of_units["keys"] = np.concatenate(keys)
     device = records.inputs.device
     return torch.from_numpy(np.concatenate(chosen)), {
-        name: to_device(torch.from_numpy(values), device) for name, values in found.items()
+        name: to_device(torch.from_numpy(values), device) for name, values in of_units.items()
     }
 
 
@@ -331,10 +333,10 @@ def noise_meanwhile(
         return
     nodes = mechanisms[: AHEAD_BYTES // (size * torch.int64.itemsize)]
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        drawn = [pool.submit(node.draw_ahead, number, size, device, again=again) for node in nodes]
+        futures = [pool.submit(node.draw_ahead, number, size, device, again=again) for node in nodes]
         yield
-    for one in drawn:
-        one.result()
+    for future in futures:
+        future.result()
 
 
 AHEAD_BYTES = 1 << 30

@@ -79,11 +79,11 @@ class Server(Receiver):
         self.layout = None if settings.recipe is None else layout
         self.recipe = recipe_in(settings, rounds)
         self.weights = torch.nn.Parameter(weights.clone())
-        self.parts = {name: torch.nn.Parameter(view) for name, view in self._named(self.weights.data).items()}
+        self.parts = {name: torch.nn.Parameter(view) for name, view in self._views(self.weights.data).items()}
         self.optimiser, self.plateau = build(self.recipe, self.parts)
         self._average = torch.zeros_like(self.weights.data) if settings.averaged else None
 
-    def _named(self, vector: Tensor) -> dict[str, Tensor]:
+    def _views(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a flat vector by the names that the optimiser has for them."""
         return {"all": vector} if self.layout is None else self.layout.unflatten(vector)
 
@@ -98,7 +98,7 @@ class Server(Receiver):
         All nodes have the same weight: weights by the numbers of drawn patients would reveal private information.
         """
         self.weights.grad = messages.mean(dim=0)
-        for name, gradient in self._named(self.weights.grad).items():
+        for name, gradient in self._views(self.weights.grad).items():
             self.parts[name].grad = gradient
         set_round(self.recipe, self.optimiser, round_number)
         self.optimiser.step()

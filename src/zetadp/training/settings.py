@@ -78,17 +78,17 @@ def open_share(active: object) -> Fraction:
     Raises
     ------
     UserError
-        If it is no share above 0, or no fraction of whole numbers up to a million.
+        If it is not a share above 0, or not a fraction of whole numbers up to a million.
     """
     number = float(active) if isinstance(active, Real) and not isinstance(active, bool) else 0.0
-    found = Fraction(number).limit_denominator(10**6) if 0 < number <= 1 else Fraction(0)
-    if not found or float(found) != number:
+    fraction = Fraction(number).limit_denominator(10**6) if 0 < number <= 1 else Fraction(0)
+    if not fraction or float(fraction) != number:
         raise UserError(
             f"Expected active above 0 and at most 1, a fraction of whole numbers up to a million, such as 0.25 or "
             f"1 / 3, found {active!r}.",
             "active",
         )
-    return found
+    return fraction
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,10 @@ class MixingSettings:
 
     def described(self) -> dict[str, Any]:
         """Return the settings for plans, ledgers and seeds; shares are left out where none are declared."""
-        found = asdict(self)
+        content = asdict(self)
         if self.shares is None:
-            del found["shares"]
-        return found
+            del content["shares"]
+        return content
 
     @property
     def share(self) -> Fraction:
@@ -226,23 +226,23 @@ class TrainingSettings:
 
     def described(self) -> dict[str, Any]:
         """Return the settings for plans and ledgers; mixing and mechanism are left out where they are not used."""
-        found = asdict(self)
+        content = asdict(self)
         if self.mechanism == GAUSSIAN:
-            del found["mechanism"]
+            del content["mechanism"]
         if self.mixing is None:
-            del found["mixing"]
+            del content["mixing"]
         else:
-            found["mixing"] = self.mixing.described()
+            content["mixing"] = self.mixing.described()
         if self.optimiser.recipe is None:
-            del found["optimiser"]["recipe"]
-        return found
+            del content["optimiser"]["recipe"]
+        return content
 
     @property
     def seeded(self) -> bool:
         """Whether sampling and noise follow from a seed, so that the run can be repeated and protects nobody."""
         return self.noise == NoiseSource.SEEDED
 
-    def bare(self) -> TrainingSettings:
+    def for_calibration(self) -> TrainingSettings:
         """Return the settings that determine the noise, with defaults for everything else."""
         if self.mixing is None:
             return TrainingSettings(self.rounds)

@@ -29,26 +29,26 @@ ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
 def reachable_state(subject: object) -> dict[str, str]:
-    """Return the state that is reachable from a network, a loss or a tuple of both: texts by their places.
+    """Return the state that is reachable from a network, a loss or a tuple of both: texts by their paths.
 
     Tensors and arrays are hashes of their bits. The search goes through attributes, containers, the variables of
     enclosing functions, attributes of the user's classes, and global variables that code of the user names; not through
     PyTorch's own classes or installed packages' global variables.
     """
-    found: dict[str, str] = {}
+    state: dict[str, str] = {}
     seen: dict[int, object] = {}  # which also keeps them alive, so that no number is used twice
     waiting: list[tuple[str, Any]] = [
         ("", part) for part in reversed(subject if isinstance(subject, tuple) else (subject,))
     ]
     while waiting:
-        place, value = waiting.pop()
+        path, value = waiting.pop()
         leaf = _leaf(value)
         if leaf is not None:
-            found[place] = f"{found[place]} {leaf}" if place in found else leaf
+            state[path] = f"{state[path]} {leaf}" if path in state else leaf
         if (leaf is None or isinstance(value, Tensor)) and id(value) not in seen:
             seen[id(value)] = value
-            waiting += reversed([*_reached(place, value)])
-    return found
+            waiting += reversed([*_reached(path, value)])
+    return state
 
 
 def _leaf(value: Any) -> str | None:  # noqa: ANN401  (anything that a network refers to)
@@ -70,29 +70,29 @@ def _leaf(value: Any) -> str | None:  # noqa: ANN401  (anything that a network r
         return None
     try:
         return ADDRESS.sub("", repr(value))
-    except Exception:  # noqa: BLE001  (whatever a stranger's class raises)
+    except Exception:  # noqa: BLE001  (whatever an unknown class raises)
         return type(value).__qualname__
 
 
-def _reached(place: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401  (anything)
-    """Yield what a value refers to, with its place."""
+def _reached(path: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401  (anything)
+    """Yield what a value refers to, with its path."""
     if isinstance(value, FunctionType):
-        yield from _variables(place, value)
+        yield from _variables(path, value)
     elif isinstance(value, MethodType):
-        yield from ((place, value.__self__), (place, value.__func__))
+        yield from ((path, value.__self__), (path, value.__func__))
     elif isinstance(value, partial):
-        yield from ((place, value.func), (place, value.args), (place, value.keywords))
+        yield from ((path, value.func), (path, value.args), (path, value.keywords))
     elif isinstance(value, type):
         yield from _of_class(value)
     elif isinstance(value, Mapping):
-        yield from ((f"{place}[{ADDRESS.sub('', repr(key))}]", one) for key, one in value.items())
+        yield from ((f"{path}[{ADDRESS.sub('', repr(key))}]", one) for key, one in value.items())
     elif isinstance(value, list | tuple | deque):
-        yield from ((f"{place}[{number}]", one) for number, one in enumerate(value))
+        yield from ((f"{path}[{number}]", one) for number, one in enumerate(value))
     elif isinstance(value, AbstractSet):
-        yield from ((f"{place}{{}}", one) for one in sorted(value, key=lambda one: str(_leaf(one))))
+        yield from ((f"{path}{{}}", one) for one in sorted(value, key=lambda one: str(_leaf(one))))
     if isinstance(value, nn.Module | Tensor) or _is_users(type(value)):
         for name, one in _attributes(value):
-            yield f"{place}.{name}", one
+            yield f"{path}.{name}", one
         yield "", type(value)
 
 
@@ -123,16 +123,16 @@ def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
                     yield f".{one.__name__}.{name}", value
 
 
-def _variables(place: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _variables(path: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the variables outside a function that its code uses, and its own attributes."""
     if function.__module__ is not None and function.__module__.partition(".")[0] in LIBRARIES:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not set yet
-            yield f"{place}.{name}", cell.cell_contents
+            yield f"{path}.{name}", cell.cell_contents
     for part in (function.__defaults__, function.__kwdefaults__, vars(function)):
         if part:
-            yield f"{place}.{function.__name__}", part
+            yield f"{path}.{function.__name__}", part
     if _is_installed(sys.modules.get(function.__module__)):
         return
     for name in _global_names(function.__code__):

@@ -164,11 +164,11 @@ def check_network(
             f"{first_sentence(error)} Keep the axis of items, for instance by x.squeeze(1) in place of x.squeeze(). "
             f"{REMEDIES['model']}"
         ) from error
-    found, twin = [], copied(model)
+    outputs, twin = [], copied(model)
     for (batch,) in next(one for one in series if torch.equal(one[0][0], first)):
         with suppress(*FAILURES, UserError), torch.no_grad():
-            found.append(_outputs(twin, batch))
-    return found
+            outputs.append(_outputs(twin, batch))
+    return outputs
 
 
 def check_loss(losses: Losses, outputs: Sequence[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,14 +197,16 @@ def check_loss(losses: Losses, outputs: Sequence[Tensor], targets: Tensor) -> tu
 
     def evaluate(losses: Losses, batch: Batch) -> list[Tensor]:
         with torch.enable_grad():
-            shown = batch[0].requires_grad_()
-            found = one_an_item(losses, shown, batch[1])
-            slopes = torch.autograd.grad(found.sum(), shown, materialize_grads=True) if found.requires_grad else ()
-        return [found.detach(), *slopes]
+            predictions = batch[0].requires_grad_()
+            values = one_an_item(losses, predictions, batch[1])
+            slopes = (
+                torch.autograd.grad(values.sum(), predictions, materialize_grads=True) if values.requires_grad else ()
+            )
+        return [values.detach(), *slopes]
 
     classes = outputs[0].shape[1] if outputs[0].ndim > 1 else None
     series = [
-        [[shown, labels] for shown, (labels,) in zip(outputs, one, strict=False)]
+        [[output, labels] for output, (labels,) in zip(outputs, one, strict=False)]
         for one in public_batches([targets], (len(outputs[0]),), [classes])
     ]
     (first, labels), _ = check_stateless(losses, evaluate, series, name="loss")
@@ -212,13 +214,13 @@ def check_loss(losses: Losses, outputs: Sequence[Tensor], targets: Tensor) -> tu
 
 
 def refuse_difference(before: Mapping[str, str], after: Mapping[str, str], name: str) -> None:
-    """Raise `UserError` for the first place at which two states (`reachable_state`) differ; ``name`` as above."""
-    for place in (*after, *before):
-        if before.get(place) != after.get(place):
+    """Raise `UserError` for the first path at which two states (`reachable_state`) differ; ``name`` as above."""
+    for path in (*after, *before):
+        if before.get(path) != after.get(path):
             what = {"model": "network", "loss": "loss"}[name]
             raise UserError(
                 f"{name}: Expected a {what} that stores nothing from one evaluation to the next, found one that "
-                f"changes {place.lstrip('.')!r}. What it stores of items would be released without noise. "
+                f"changes {path.lstrip('.')!r}. What it stores of items would be released without noise. "
                 f"{REMEDIES[name]}"
             )
 
@@ -232,14 +234,14 @@ def copied(subject: Subject, name: str = "model") -> Subject:
         If `copy.deepcopy` fails, or returns a network with the weights of the original.
     """
     try:
-        found = copy.deepcopy(subject)
+        twin = copy.deepcopy(subject)
     except FAILURES as error:
         raise UserError(
             f"{name}: Expected a network and a loss that copy.deepcopy copies, found an error: {first_sentence(error)} "
             "Leave hooks of torch.nn.utils.spectral_norm and weight_norm out: those in torch.nn.utils.parametrizations "
             "can be copied."
         ) from error
-    for one, other in zip(_parts(subject), _parts(found), strict=True):
+    for one, other in zip(_parts(subject), _parts(twin), strict=True):
         if not (isinstance(one, nn.Module) and isinstance(other, nn.Module)):
             continue  # a function has one copy only, itself: `check_stateless` sees what it shares
         if one is other or {*map(id, one.parameters())} & {*map(id, other.parameters())}:
@@ -247,7 +249,7 @@ def copied(subject: Subject, name: str = "model") -> Subject:
                 f"{name}: Expected a network that copy.deepcopy copies, found {type(one).__name__}, whose copy has the "
                 "weights of the original. Leave its method __deepcopy__ out."
             )
-    return found
+    return twin
 
 
 def public_batches(
@@ -275,14 +277,14 @@ def public_batches(
     """
     ways = [_ways(one.dtype, limit) for one, limit in zip(like, most or [None] * len(like), strict=True)]
     shapes = [(*size, *one.shape[1:]) for one in like]
-    found = []
+    series = []
     for chosen in product(*ways):
         random = torch.Generator().manual_seed(0)
         scales = (1, *SCALES)
-        found.append(
+        series.append(
             [[draw(shape, random, scale) for draw, shape in zip(chosen, shapes, strict=True)] for scale in scales]
         )
-    return found
+    return series
 
 
 def embedded(model: nn.Module) -> int | None:
@@ -291,14 +293,14 @@ def embedded(model: nn.Module) -> int | None:
     return min((layer.num_embeddings for layer in model.modules() if isinstance(layer, kinds)), default=None)
 
 
-def same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+def same(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     """Return whether tensors hold the same numbers to the last bit; what is not a number equals itself."""
 
     def equal(one: Tensor, other: Tensor) -> bool:
         # The first test is the fast one. It fails for NaN.
         return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
-    return all(equal(one, other) for one, other in zip(some, others, strict=True))
+    return all(equal(one, other) for one, other in zip(tensors, others, strict=True))
 
 
 def _parts(subject: object) -> list[object]:
@@ -333,8 +335,8 @@ def _ways(kind: torch.dtype, most: int | None) -> list[Callable[[Sequence[int], 
 def _outputs(network: nn.Module, inputs: Tensor) -> Tensor:
     """Return a network's outputs; refuse what has not one for each item."""
     with drawn_by_unit(torch.zeros(1, dtype=torch.int64) if drops(network) else None):
-        found = network(inputs)
-    if not isinstance(found, Tensor) or found.shape[:1] != inputs.shape[:1]:
-        kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        outputs = network(inputs)
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+        kind = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise UserError(f"model: Expected one output for each of {len(inputs)} items, found {kind}.")
-    return found
+    return outputs

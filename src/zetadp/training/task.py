@@ -229,7 +229,7 @@ class Classification(Checked):
         return self.classes
 
     def check(self, targets: Tensor) -> None:
-        """Raise `UserError` for labels, shape (item,), that are no class; once a run, before its ledger is begun."""
+        """Raise `UserError` for labels, shape (item,), that are not classes; once a run, before its ledger starts."""
         low, high = (int(targets.min()), int(targets.max())) if len(targets) else (0, 0)
         last = high if self.classes is None else self.classes - 1
         if low < 0 or high > last:
@@ -300,7 +300,7 @@ def task_of(content: Mapping[str, Any]) -> Task:
 
 
 def settings_class(name: str) -> type | None:
-    """Return the class of a task's settings; None if there is no such task, or its settings are no dataclass."""
+    """Return the class of a task's settings; None if the task does not exist, or its settings are not a dataclass."""
     try:
         maker = _maker(name)
     except UserError:
@@ -318,7 +318,7 @@ def is_packaged(task: Task) -> bool:
 
 
 def module_of(name: str) -> str:
-    """Return the module in which a task is found, without importing it; raise `UserError` if there is no such task."""
+    """Return the module that defines a task, without importing it; raise `UserError` if the task does not exist."""
     return _entry_point(name).module
 
 
@@ -333,18 +333,18 @@ def site_task_of(content: Mapping[str, Any]) -> SiteTask:
 
 
 def _with(method: str, does: str, content: Mapping[str, Any]) -> Task:
-    found = task_of(content)
-    if not hasattr(found, method):
+    task = task_of(content)
+    if not hasattr(task, method):
         raise UserError(f"Expected a task that {does}, found {content.get('name', 'none')}.")
-    return found
+    return task
 
 
-def places_of(wanted: Iterable[str], names: Iterable[str], called: str, file: Path) -> np.ndarray:
+def positions_of(records: Iterable[str], names: Iterable[str], called: str, file: Path) -> np.ndarray:
     """Return the positions in a file of the items of some records, record after record, shape (item,).
 
     Parameters
     ----------
-    wanted
+    records
         Names of the records of a partition.
     names
         Record of each item of the file. A record may have several items.
@@ -358,12 +358,12 @@ def places_of(wanted: Iterable[str], names: Iterable[str], called: str, file: Pa
     """
     import pandas as pd
 
-    records, index = pd.Index(wanted), pd.Index(names)
-    if not records.isin(index).all():
+    selected, available = pd.Index(records), pd.Index(names)
+    if not selected.isin(available).all():
         raise UserError(
-            f"Expected all {len(records)} {called} of the partition in {file}, found fewer. Run the data stages again."
+            f"Expected all {len(selected)} {called} of the partition in {file}, found fewer. Run the data stages again."
         )
-    return np.asarray(index.get_indexer_for(records))
+    return np.asarray(available.get_indexer_for(selected))
 
 
 def records_of(
@@ -400,10 +400,10 @@ def records_of(
     (file,) = files
     items = Items.read(file, arrays, names)
     rows = partition[partition["role"] == role].reset_index(drop=True)
-    places = places_of(rows["record"], items.names["record"], "records", items.source)
-    table = items.names.loc[places].merge(rows, on="record", how="left", validate="many_to_one")
-    found = take(items.arrays, places) if take else [values[places] for values in items.arrays.values()]
-    inputs, targets = (torch.from_numpy(values) for values in found)
+    positions = positions_of(rows["record"], items.names["record"], "records", items.source)
+    table = items.names.loc[positions].merge(rows, on="record", how="left", validate="many_to_one")
+    chosen = take(items.arrays, positions) if take else [values[positions] for values in items.arrays.values()]
+    inputs, targets = (torch.from_numpy(values) for values in chosen)
     return LabelledItems(inputs, targets, items=table).to(device)
 
 

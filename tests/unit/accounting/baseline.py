@@ -112,7 +112,7 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     noises: dict[str, float] = {}
     for scenario, plan in plans():
-        constants = plan.bare().digest
+        constants = plan.for_calibration().digest
         if plan.target.private and constants not in noises:
             noises[constants] = noise_of_plan(plan)
         complete = plan.with_noise(noises.get(constants, 0.0))

@@ -157,7 +157,7 @@ def test_a_plan_without_what_masked_sums_need_is_refused(changes, words):
 
 def test_noise_that_was_computed_for_other_numbers_is_not_taken(tmp_path):
     other, file = replace(PLAN, sums=Sums(1, 1, 3)), tmp_path / "noise.json"
-    write_noise(noise=file, plan=PLAN.bare().to_json())
+    write_noise(noise=file, plan=PLAN.for_calibration().to_json())
     write_json(file, {**read_json(file), "noise_multiplier": 7.0})
     assert [make_plan(each, [file]) for each in (PLAN, other)] == [PLAN.with_noise(7.0), make_plan(other)]
 

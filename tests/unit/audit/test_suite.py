@@ -86,7 +86,7 @@ def declared(
 def script_arguments(tmp_path: Path) -> dict:
     plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in (8, math.inf)]
     noise = tmp_path / "noise.json"
-    noise.write_text(json.dumps({"found_for": plans[0].bare().digest, "noise_multiplier": 2.0}))
+    noise.write_text(json.dumps({"found_for": plans[0].for_calibration().digest, "noise_multiplier": 2.0}))
     return {
         "noise": [noise],
         "csv": tmp_path / "audit.csv",
