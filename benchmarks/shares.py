@@ -95,8 +95,8 @@ def trained_scores(experiment: Experiment, cell: tuple[str, str, str]) -> tuple[
     domain = experiment.config.networks[cell[0]].domain
     inputs, patients = load_inputs(experiment, domain if domain in FEATURES else "whitened", "test")
     folders = [experiment.folder(run) for run in experiment.cells[cell]]
-    found = [load_model(folder.model).outputs(inputs) for folder in folders]
-    return torch.cat(found).reshape(len(patients) * len(found), -1, 4), patients * len(found)
+    outputs = [load_model(folder.model).outputs(inputs) for folder in folders]
+    return torch.cat(outputs).reshape(len(patients) * len(outputs), -1, 4), patients * len(outputs)
 
 
 def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:

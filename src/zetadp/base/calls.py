@@ -52,28 +52,28 @@ def _checked(function: Called, name: str, parts: Mapping[str, type]) -> Called:
     allowed = signature(function)
 
     @wraps(function)
-    def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  (as the function has them)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (as the function has them)
         try:
-            allowed.bind(*given, **named)
+            allowed.bind(*args, **kwargs)
         except TypeError as error:
-            raise UserError(f"{name}: {_explain(allowed, named, parts, error)}") from error
-        return function(*given, **named)
+            raise UserError(f"{name}: {_explain(allowed, kwargs, parts, error)}") from error
+        return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]  # the signature is the function's
 
 
-def _explain(allowed: Signature, named: Mapping[str, Any], parts: Mapping[str, type], error: TypeError) -> str:
+def _explain(allowed: Signature, kwargs: Mapping[str, Any], parts: Mapping[str, type], error: TypeError) -> str:
     """Return what a call should have had, what it had, and the nearest argument."""
     names = [name for name in allowed.parameters if name != "self"]
     expected = f"Expected the arguments {', '.join(names)}" if names else "Expected no arguments"
-    unknown = [name for name in named if name not in names]
+    unknown = [name for name in kwargs if name not in names]
     if not unknown:
         return f"{expected}; {error}."
-    places = {name: part for part, kind in parts.items() for name in signature(kind).parameters}
-    nearest, hint = get_close_matches(unknown[0], [*names, *places], n=1), ""
+    part_of = {name: part for part, kind in parts.items() for name in signature(kind).parameters}
+    nearest, hint = get_close_matches(unknown[0], [*names, *part_of], n=1), ""
     if nearest and nearest[0] in names:
         hint = f" Did you mean {nearest[0]!r}?"
     elif nearest:
-        part = places[nearest[0]]
+        part = part_of[nearest[0]]
         hint = f" Did you mean {part}=zetadp.{parts[part].__name__}({nearest[0]}=...)?"
     return f"{expected}, found {', '.join(unknown)}.{hint}"

@@ -68,8 +68,8 @@ class RunName:
         KeyError, TypeError, ValueError, UserError
             If a key is missing or unknown, or a value is not one that `to_json` writes.
         """
-        given = dict(content)
-        return cls(target=Target.named(given.pop("epsilon")), **given)
+        fields = dict(content)
+        return cls(target=Target.named(fields.pop("epsilon")), **fields)
 
     @classmethod
     def of_texts(cls, *, network: str, arm: str, epsilon: str, seed: str) -> Self:

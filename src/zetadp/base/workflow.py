@@ -94,10 +94,12 @@ def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401  (any type, any JSON)
     """Return a value as a type: a dataclass, or a list of them, from its JSON."""
     if get_origin(kind) is list and isinstance(value, list):
         return [_typed(get_args(kind)[0], item) for item in value]
-    wanted = next((part for part in (kind, *get_args(kind)) if isinstance(part, type) and is_dataclass(part)), None)
-    if wanted is None or not isinstance(value, dict):
+    dataclass_type = next(
+        (part for part in (kind, *get_args(kind)) if isinstance(part, type) and is_dataclass(part)), None
+    )
+    if dataclass_type is None or not isinstance(value, dict):
         return value
-    return wanted.from_json(value) if hasattr(wanted, "from_json") else wanted(**value)
+    return dataclass_type.from_json(value) if hasattr(dataclass_type, "from_json") else dataclass_type(**value)
 
 
 def find_stage(name: str) -> Callable[..., None]:

@@ -102,23 +102,23 @@ def convert_folder(
     UserError
         One message that numbers all problems; nothing is written then.
     """
-    found = find_scans(source, sequences or {})
+    inventory = find_scans(source, sequences or {})
     fewest = 0 if fewest_sequences is None else fewest_sequences
-    incomplete = [scan for scan in found.scans if len(SEQUENCES) - len(scan.lacking) < fewest]
-    scans, problems = [scan for scan in found.scans if scan not in incomplete], []
+    incomplete = [scan for scan in inventory.scans if len(SEQUENCES) - len(scan.lacking) < fewest]
+    scans, problems = [scan for scan in inventory.scans if scan not in incomplete], []
     try:
         # A table names every record. A rule or BIDS needs to say only whose the records are that are taken.
-        asked = with_patients(scans if patients is None else [*found.scans], source, patients, patient_pattern)
+        identified = with_patients(scans if patients is None else [*inventory.scans], source, patients, patient_pattern)
         taken = {scan.name for scan in scans}
-        scans = [scan for scan in asked if scan.name in taken]
+        scans = [scan for scan in identified if scan.name in taken]
     except UserError as error:
         problems.append(str(error))
-    faults = (problem for scan in scans for problem in _faults(scan, source, found.left_out))
-    problems = [*found.problems, *faults, *problems]
+    faults = (problem for scan in scans for problem in _faults(scan, source, inventory.left_out))
+    problems = [*inventory.problems, *faults, *problems]
     problems += [
         f"--sequence: Expected a pattern that fits a file of {source}, found {pattern!r}, which fits none. A pattern "
         f"with / is compared with paths below {source}, others with names of files."
-        for pattern in found.unused
+        for pattern in inventory.unused
     ]
     if incomplete and not scans:
         names = [scan.name for scan in incomplete]
@@ -126,28 +126,30 @@ def convert_folder(
             f"Expected a record with at least {fewest} sequences, found {summarise_names(names, 'with fewer')}."
         )
     parts = assign_parts((scan.patient or scan.name for scan in scans), test_fraction, exact=exact_test_fraction)
-    places = {scan.name: PurePosixPath(parts[scan.patient or scan.name], f"{scan.name}.nii.gz") for scan in scans}
-    train, test = ([file for file in places.values() if file.parts[0] == part] for part in (TRAIN, TEST))
+    paths = {scan.name: PurePosixPath(parts[scan.patient or scan.name], f"{scan.name}.nii.gz") for scan in scans}
+    train, test = ([file for file in paths.values() if file.parts[0] == part] for part in (TRAIN, TEST))
     if test and not train and test_fraction < 1:
         problems.append("Expected at least one training patient, found none. Lower the test fraction.")
-    made: list[_Made] = []
+    converted: list[_Converted] = []
     with folder_written_whole(target) as folder:
         for scan in scans:
-            made.append(_convert_scan(scan, folder / places[scan.name], resample_onto, write=not problems))
-            problems += made[-1].problems
-        problems += _repeated(made)
+            converted.append(_convert_scan(scan, folder / paths[scan.name], resample_onto, write=not problems))
+            problems += converted[-1].problems
+        problems += _repeated(converted)
         refuse(problems, f"in {source}; nothing was written")
         if all(scan.patient for scan in scans):
-            rows = [(str(places[scan.name]), scan.patient) for scan in scans]
+            rows = [(str(paths[scan.name]), scan.patient) for scan in scans]
             write_table(folder / PATIENT_KEY, pd.DataFrame(rows, columns=["file", "patient"]))
-        write_table(folder / CONVERSION, _outcomes(source, scans, incomplete, made, found.left_out))
+        write_table(folder / CONVERSION, _outcomes(source, scans, incomplete, converted, inventory.left_out))
         about = {
             "name": "converted",
             "description": f"Converted from {source.name}: one record per scan, intensities as in the source",
         }
-        resampled = {str(places[scan.name]): each.note for scan, each in zip(scans, made, strict=True) if each.note}
+        resampled = {
+            str(paths[scan.name]): record.note for scan, record in zip(scans, converted, strict=True) if record.note
+        }
         usual = Counter(scan.sequences for scan in scans).most_common(1)[0][0]
-        other = {places[scan.name]: scan.sequences for scan in scans if scan.sequences != usual}
+        other = {paths[scan.name]: scan.sequences for scan in scans if scan.sequences != usual}
         write_task(
             folder,
             about | ({"resampled": resampled} if resampled else {}),
@@ -156,7 +158,7 @@ def convert_folder(
             test=test,
             exceptions=other,
         )
-    log_assumptions([volume for each in made for volume in each.volumes])
+    log_assumptions([volume for record in converted for volume in record.volumes])
     for sequence in SEQUENCES:
         lacking = [scan.name for scan in scans if sequence not in scan.sequences]
         if lacking:
@@ -222,10 +224,10 @@ def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _repeated(made: Sequence[_Made]) -> list[str]:
+def _repeated(converted: Sequence[_Converted]) -> list[str]:
     """Return one problem for all volumes that the same scans share."""
-    contents = {name: content for each in made for name, content in each.contents.items()}
-    scans_of = {name: each.scan for each in made for name in each.contents}
+    contents = {name: content for record in converted for name, content in record.contents.items()}
+    scans_of = {name: record.scan for record in converted for name in record.contents}
     groups: dict[tuple[str, ...], list[list[str]]] = {}
     for names in shared_contents(contents, contents.values()):
         groups.setdefault(tuple(scans_of[name] for name in names), []).append(names)
@@ -237,7 +239,11 @@ def _repeated(made: Sequence[_Made]) -> list[str]:
 
 
 def _outcomes(
-    source: Path, scans: Sequence[Scan], incomplete: Sequence[Scan], made: Sequence[_Made], left_out: Mapping[str, str]
+    source: Path,
+    scans: Sequence[Scan],
+    incomplete: Sequence[Scan],
+    converted: Sequence[_Converted],
+    left_out: Mapping[str, str],
 ) -> pd.DataFrame:
     """Return what became of each file: columns file (below the source), outcome, record and reason."""
 
@@ -245,10 +251,10 @@ def _outcomes(
         return shown(str(file.relative_to(source)))
 
     rows = []
-    for scan, each in zip(scans, made, strict=True):
+    for scan, record in zip(scans, converted, strict=True):
         for sequence in scan.sequences:
             (file,) = scan.files[sequence]
-            rows.append((below(file), "taken", scan.name, each.reasons.get(sequence, sequence)))
+            rows.append((below(file), "taken", scan.name, record.reasons.get(sequence, sequence)))
     for scan in incomplete:
         files = scan.volumes or [scan.folder]
         rows += [(below(file), "left out", scan.name, f"lacks {', '.join(scan.lacking)}") for file in files]
@@ -281,7 +287,7 @@ def summary(outcomes: pd.DataFrame) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Converted:
     """What was made of one scan: its name, headers, hashes of intensities by name, what was resampled, and problems."""
 
     scan: str
@@ -296,9 +302,9 @@ class _Made:
         return ", ".join(self.reasons.values())
 
 
-def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _Made:
+def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _Converted:
     """Check the sequences of one scan and join them in one file, if told to write."""
-    made = _Made(scan.name, [], {}, {}, [])
+    converted = _Converted(scan.name, [], {}, {}, [])
     headers: dict[str, Volume] = {}
     values: dict[str, np.ndarray] = {}
     for sequence, files in scan.files.items():
@@ -307,19 +313,19 @@ def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _
         try:
             headers[sequence], values[sequence] = read_scan(files[0])
         except UserError as error:
-            made.problems.append(str(error))
+            converted.problems.append(str(error))
             continue
         content = np.ascontiguousarray(values[sequence].T)
-        made.contents[f"{scan.name} ({files[0].name})"] = hashlib.sha256(content.tobytes()).hexdigest()
-    made.volumes.extend(headers.values())
+        converted.contents[f"{scan.name} ({files[0].name})"] = hashlib.sha256(content.tobytes()).hexdigest()
+    converted.volumes.extend(headers.values())
     if not headers:
-        return made
+        return converted
     first, reasons, problems = join(headers, values, onto, scan.name)
-    made.reasons.update(reasons)
-    made.problems.extend(problems or _unusable(headers, values, first, reasons))
-    if write and not made.problems:
-        write_record(path, [values[sequence] for sequence in scan.sequences], first.affine, made.note)
-    return made
+    converted.reasons.update(reasons)
+    converted.problems.extend(problems or _unusable(headers, values, first, reasons))
+    if write and not converted.problems:
+        write_record(path, [values[sequence] for sequence in scan.sequences], first.affine, converted.note)
+    return converted
 
 
 def _unusable(
@@ -390,7 +396,7 @@ def write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray, not
     import nibabel as nib
 
     least, most = np.iinfo(np.int16).min, np.iinfo(np.int16).max
-    whole = all(each.dtype.kind in "iu" and least <= each.min() and each.max() <= most for each in channels)
+    whole = all(channel.dtype.kind in "iu" and least <= channel.min() and channel.max() <= most for channel in channels)
     stacked = np.empty((*channels[0].shape, len(channels)), dtype=np.int16 if whole else np.float32, order="F")
     for index, channel in enumerate(channels):
         stacked[..., index] = channel

@@ -139,7 +139,7 @@ def fits(file: str, pattern: str) -> bool:
     return fnmatch(file if "/" in pattern else file.rpartition("/")[2], pattern)
 
 
-def told(file: str, rules: Mapping[str, str]) -> tuple[str, ...] | None:
+def apply_rules(file: str, rules: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the result of the first of the user's rules that fits a file's path, or None if none fits."""
     for pattern, sequence in rules.items():
         if fits(file, pattern):
@@ -178,7 +178,7 @@ def _readings(name: str) -> tuple[str, ...]:
     if "T1gd" in sequences:
         sequences -= {"T1w"}  # of T1-Gd
     if sequences and sequences <= {"T1w", "T1gd"}:
-        sequences = _with_or_without_contrast(name, words, named="T1gd" in sequences)
+        sequences = _with_or_without_contrast(name, words, has_t1gd="T1gd" in sequences)
     return tuple(sequence for sequence in SEQUENCES if sequence in sequences)
 
 
@@ -198,22 +198,22 @@ def _words(name: str) -> list[str]:
     return [word for word in words if word]
 
 
-def _with_or_without_contrast(name: str, words: list[str], *, named: bool) -> set[str | None]:
+def _with_or_without_contrast(name: str, words: list[str], *, has_t1gd: bool) -> set[str | None]:
     """Return the T1-weighted sequences that the words of a name can mean.
 
     Parameters
     ----------
     name, words
         The name and its words.
-    named
+    has_t1gd
         Whether a word is a spelling of T1gd.
     """
-    plain, contrast, used = False, named, set()
+    plain, contrast, used = False, has_t1gd, set()
     for position, word in enumerate(words):
         if _NEGATED.fullmatch(word):
             plain = True
         elif AGENT.fullmatch(word):
-            before = next((place for place in range(position - 1, -1, -1) if words[place] not in FILLERS), None)
+            before = next((index for index in range(position - 1, -1, -1) if words[index] not in FILLERS), None)
             relation = "" if before is None else words[before]
             # "pre" with a name of an agent may also mean: before an operation, with contrast.
             negates = relation in WITHOUT | BEFORE and (relation != "pre" or "ontrast" in word)

@@ -15,7 +15,7 @@ from pathlib import Path
 from zetadp.base.tables import is_hidden
 from zetadp.base.validation import UserError, shown
 from zetadp.mri.decathlon import SEQUENCES, record_name
-from zetadp.mri.filenames import fits, is_computed, readings, told
+from zetadp.mri.filenames import apply_rules, fits, is_computed, readings
 
 ENDINGS = (".nii", ".nii.gz")
 COMPUTED_FOLDERS = {
@@ -102,7 +102,7 @@ def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
     source
         The user's folder.
     rules
-        Sequence of the files whose names fit a pattern, by pattern (`zetadp.mri.filenames.told`).
+        Sequence of the files whose names fit a pattern, by pattern (`zetadp.mri.filenames.apply_rules`).
 
     Raises
     ------
@@ -149,8 +149,8 @@ def files_of_scan(folder: Path) -> list[Path]:
         if inner.name not in DATATYPES and (scan := _read_files(folder, inner, files, {})[0]).volumes
     ]
     if len(scans) != 1:
-        named = ", ".join(str(scan.folder) for scan in scans[:MOST]) or "none"
-        raise UserError(f"Expected one scan in the folder {folder}, found {named}. Give the folder of one scan.")
+        folders = ", ".join(str(scan.folder) for scan in scans[:MOST]) or "none"
+        raise UserError(f"Expected one scan in the folder {folder}, found {folders}. Give the folder of one scan.")
     several = {name: files for name, files in scans[0].files.items() if len(files) > 1}
     for name, files in several.items():
         raise UserError(
@@ -213,16 +213,16 @@ def _read_files(source: Path, folder: Path, files: list[Path], rules: Mapping[st
     for file in files:
         name = record_name(file)
         path = file.relative_to(source).as_posix()
-        given = told(path, rules)
+        declared = apply_rules(path, rules)
         # In BIDS, the names of subject and session are no words about the sequence.
         read = readings(name.removeprefix(owner)) if scan.subject else readings(name, owner)
-        possible = read if given is None else given
+        possible = read if declared is None else declared
         reason = UNREAD
-        if given == ():
+        if declared == ():
             reason = "--sequence says none"
-        elif given is None and is_computed(name, owner):
+        elif declared is None and is_computed(name, owner):
             reason, possible = "computed from a scan, as its name says", ()
-        elif scan.subject and given is None and "_ce-" in name and possible != ("T1gd",):
+        elif scan.subject and declared is None and "_ce-" in name and possible != ("T1gd",):
             reason, possible = "FLAIR or T2w with contrast", ()
         if len(possible) == 1:
             scan.files[possible[0]].append(file)

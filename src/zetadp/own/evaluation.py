@@ -41,9 +41,9 @@ class Evaluation:
         name, patients = self.content["metric"], self.content["patients"]
         interval = self.content.get(f"{name}_interval") or {}
         ends = interval.get("low"), interval.get("high")  # none for a single patient
-        shown = "" if None in ends else f" ({ends[0]:.3g} to {ends[1]:.3g})"
+        interval_text = "" if None in ends else f" ({ends[0]:.3g} to {ends[1]:.3g})"
         before = "" if self.trained else "Before training: "
-        return f"{before}{name} {self.value:.3g}{shown} on {patients} held-out patients, who have no guarantee."
+        return f"{before}{name} {self.value:.3g}{interval_text} on {patients} held-out patients, who have no guarantee."
 
     __repr__ = __str__
 
@@ -90,12 +90,12 @@ def _check_held_out(held_out: Records, training: Records) -> None:
         raise UserError(
             f"evaluate: Expected other patients than those of the training, found patient {both[0]!r} in both."
         )
-    for what, trained, given in (
+    for what, trained, evaluated in (
         ("items", training.inputs, held_out.inputs),
         ("labels", training.targets, held_out.targets),
     ):
-        if (trained.shape[1:], trained.dtype) != (given.shape[1:], given.dtype):
+        if (trained.shape[1:], trained.dtype) != (evaluated.shape[1:], evaluated.dtype):
             raise UserError(
                 f"evaluate: Expected {what} as in the training, {trained.dtype} of shape {tuple(trained.shape[1:])}, "
-                f"found {given.dtype} of shape {tuple(given.shape[1:])}."
+                f"found {evaluated.dtype} of shape {tuple(evaluated.shape[1:])}."
             )

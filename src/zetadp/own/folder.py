@@ -58,9 +58,9 @@ class PrivateFolder:
         """Return the folders that the arguments ``folder`` and ``account`` of `zetadp.private` name."""
         path = checked_path(folder, "folder")
         ledgers = path.resolve().parent / "ledgers" if account is None else checked_path(account, "account")
-        for argument, given in (("folder", path), ("account", ledgers)):
-            if given.is_file():
-                raise UserError(f"{argument}: Expected a folder, found the file {given}. Choose another name.")
+        for argument, candidate in (("folder", path), ("account", ledgers)):
+            if candidate.is_file():
+                raise UserError(f"{argument}: Expected a folder, found the file {candidate}. Choose another name.")
         checked_name(path.resolve().name, "folder")
         return cls(path, ledgers)
 

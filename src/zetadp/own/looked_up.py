@@ -55,37 +55,37 @@ class LookedUp:
     def __init__(
         self,
         source: Any,  # noqa: ANN401  (many kinds)
-        places: np.ndarray | None = None,
+        indices: np.ndarray | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         self.source, self.device = source, torch.device(device)
-        self.places = np.arange(len(source)) if places is None else places
-        first = self._items([int(self.places[0])])
-        self.dtype, self.shape = first.dtype, torch.Size((len(self.places), *first.shape[1:]))
+        self.indices = np.arange(len(source)) if indices is None else indices
+        first = self._items([int(self.indices[0])])
+        self.dtype, self.shape = first.dtype, torch.Size((len(self.indices), *first.shape[1:]))
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
-    def __getitem__(self, wanted: Tensor | np.ndarray) -> Tensor:
+    def __getitem__(self, key: Tensor | np.ndarray) -> Tensor:
         """Return the inputs at positions of any shape. Positions in the processor's memory make no device wait."""
-        positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
-        unique, back = np.unique(self.places[positions], return_inverse=True)
+        positions = np.asarray(key.cpu() if isinstance(key, Tensor) else key)
+        unique, back = np.unique(self.indices[positions], return_inverse=True)
         with reading():
-            found = to_device(self._items(unique.tolist()), self.device)
-        return found[to_device(torch.from_numpy(back.reshape(positions.shape)), self.device)]
+            items = to_device(self._items(unique.tolist()), self.device)
+        return items[to_device(torch.from_numpy(back.reshape(positions.shape)), self.device)]
 
     def part(self, positions: np.ndarray) -> Self:
         """Return some of the inputs."""
-        return type(self)(self.source, self.places[positions])
+        return type(self)(self.source, self.indices[positions])
 
     def to(self, device: torch.device) -> Self:
         """Return the same inputs, which arrive on another device."""
-        return type(self)(self.source, self.places, device)
+        return type(self)(self.source, self.indices, device)
 
-    def _items(self, places: list[int]) -> Tensor:
-        """Return the items at places of the source, each once and in ascending order."""
+    def _items(self, indices: list[int]) -> Tensor:
+        """Return the items at indices of the source, each once and in ascending order."""
         if isinstance(self.source, Joined):
-            return self.source.items(places)
+            return self.source.items(indices)
         if not isinstance(self.source, torch.utils.data.Dataset):
             if not self.source:
                 raise UserError(
@@ -93,8 +93,8 @@ class LookedUp:
                     "until training has ended."
                 )
             # HDF5 reads many items at once, several times as fast.
-            return network_numbers(tensor_of(self.source[places], "items"), "items")
-        items = (self.source[place] for place in places)
+            return network_numbers(tensor_of(self.source[indices], "items"), "items")
+        items = (self.source[index] for index in indices)
         parts = [tensor_of(one[0] if isinstance(one, tuple | list) else one, "items") for one in items]
         return network_numbers(torch.stack(parts), "items")
 
@@ -102,12 +102,12 @@ class LookedUp:
 class Joined(torch.utils.data.ConcatDataset[Any]):
     """Inputs of several holders, one after the other, of which each holder's are looked up at once."""
 
-    def items(self, places: list[int]) -> Tensor:
-        """Return the items at places in ascending order."""
+    def items(self, indices: list[int]) -> Tensor:
+        """Return the items at indices in ascending order."""
         first = [0, *self.cumulative_sizes]
-        parts = np.split(np.asarray(places), np.searchsorted(places, first[1:-1]))
+        parts = np.split(np.asarray(indices), np.searchsorted(indices, first[1:-1]))
         holders = zip(self.datasets, parts, first[:-1], strict=True)
-        return torch.cat([own[torch.from_numpy(part - before)] for own, part, before in holders if len(part)])
+        return torch.cat([inputs[torch.from_numpy(part - before)] for inputs, part, before in holders if len(part)])
 
 
 @contextmanager

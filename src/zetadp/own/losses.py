@@ -55,10 +55,10 @@ class OwnLoss:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each item, shape (item,)."""
-        found = self.loss(outputs, targets)
-        if not isinstance(found, Tensor) or found.shape[:1] != targets.shape[:1]:
-            return found  # which is refused
-        return found.flatten(1).mean(dim=1) if found.ndim > 1 else found
+        values = self.loss(outputs, targets)
+        if not isinstance(values, Tensor) or values.shape[:1] != targets.shape[:1]:
+            return values  # which is refused
+        return values.flatten(1).mean(dim=1) if values.ndim > 1 else values
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each item, shape (item,)."""
@@ -108,22 +108,24 @@ def values_of(metric: Metric, outputs: Tensor, labels: Tensor) -> np.ndarray:
     UserError
         If it is not a function, fails, or does not return a finite real number for each item.
     """
-    wanted = f"metric: Expected a function of outputs and labels that returns a number for each of {len(labels)} items"
+    expected = (
+        f"metric: Expected a function of outputs and labels that returns a number for each of {len(labels)} items"
+    )
     if isinstance(metric, type) or not callable(metric):
-        raise UserError(f"{wanted}, found {metric!r:.60}.")
+        raise UserError(f"{expected}, found {metric!r:.60}.")
     try:
         values = torch.as_tensor(metric(outputs, labels))
     except FAILURES as error:
-        raise UserError(f"{wanted}; it failed: {first_sentence(error)}") from error
+        raise UserError(f"{expected}; it failed: {first_sentence(error)}") from error
     if values.shape not in (labels.shape[:1], labels.shape, outputs.shape) or values.is_complex():
         kind = str(values.dtype).removeprefix("torch.")
         raise UserError(
-            f"{wanted}, found {kind} of shape {tuple(values.shape)}. Let it return the values of single items, not "
+            f"{expected}, found {kind} of shape {tuple(values.shape)}. Let it return the values of single items, not "
             "their mean."
         )
     values = values.double().flatten(1).mean(dim=1) if values.ndim > 1 else values.double()
     if not torch.isfinite(values).all():
-        raise UserError(f"{wanted}, found NaN or infinity for {int((~torch.isfinite(values)).sum())} of them.")
+        raise UserError(f"{expected}, found NaN or infinity for {int((~torch.isfinite(values)).sum())} of them.")
     return values.detach().cpu().numpy()
 
 
@@ -160,7 +162,7 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: La
         )
     inputs, labels = records.inputs, records.targets
     try:
-        shown = check_network(model, inputs)
+        trial_outputs = check_network(model, inputs)
     except FAILURES as error:
         kind, shape = str(inputs.dtype).removeprefix("torch."), (ITEMS, *inputs.shape[1:])
         raise UserError(
@@ -168,29 +170,31 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: La
             f"{first_sentence(error)}{embedding_hint(model)}"
         ) from error
     if task is None and loss is None:
-        task = _classification(shown[0], labels)
+        task = _classification(trial_outputs[0], labels)
     elif task is None:
         task = OwnLoss(loss)  # type: ignore[arg-type]
     try:
-        scores, classes = check_loss(task.losses, shown, labels)
+        scores, classes = check_loss(task.losses, trial_outputs, labels)
         # Only now: whatever remembers items was refused.
         first = torch.arange(min(ITEMS, len(labels)))
-        network, own = copied((model, task))
+        network, task_copy = copied((model, task))
         outputs = network(inputs[first])
         targets = labels[first].to(outputs.device)
-        finite = bool(torch.isfinite(one_an_item(own.losses, outputs, targets)).all())
-        if isinstance(own, OwnLoss):
-            _check_alike(own.loss(outputs, targets), outputs, targets)
+        finite = bool(torch.isfinite(one_an_item(task_copy.losses, outputs, targets)).all())
+        if isinstance(task_copy, OwnLoss):
+            _check_alike(task_copy.loss(outputs, targets), outputs, targets)
     except FAILURES as error:
-        hint = " Complex outputs need a real loss: let the network return .abs()." if shown[0].is_complex() else ""
+        hint = (
+            " Complex outputs need a real loss: let the network return .abs()." if trial_outputs[0].is_complex() else ""
+        )
         raise UserError(
             f"loss: Expected a loss of the network's outputs and the labels, found an error: {first_sentence(error)}"
             f"{hint}"
         ) from error
     if not finite:
         raise UserError("loss: Expected finite losses, found NaN or infinity for the first items at starting weights.")
-    _check_extremes(own.losses, scores, labels)
-    _check_scores(own.losses, shown, scores, classes)
+    _check_extremes(task_copy.losses, scores, labels)
+    _check_scores(task_copy.losses, trial_outputs, scores, classes)
     return task
 
 
@@ -263,10 +267,10 @@ def _has_sigmoid(losses: Losses, outputs: Tensor, labels: Tensor) -> bool:
     return torch.allclose(rise, outputs.flatten(1).mean(dim=1), atol=1e-5)
 
 
-def _check_alike(found: object, outputs: Tensor, targets: Tensor) -> None:
+def _check_alike(losses: object, outputs: Tensor, targets: Tensor) -> None:
     """Refuse a loss of every output with every label, to which PyTorch spreads two different shapes."""
     shapes = outputs.shape, targets.shape
-    if isinstance(found, Tensor) and found.ndim > 1 and found.shape not in shapes and outputs.ndim != targets.ndim:
+    if isinstance(losses, Tensor) and losses.ndim > 1 and losses.shape not in shapes and outputs.ndim != targets.ndim:
         raise UserError(
             f"labels: Expected labels of the outputs' shape {tuple(outputs.shape)}, found {tuple(targets.shape)}: the "
             "loss would compare items with others. Use labels[:, None] for one number an item."
@@ -303,11 +307,11 @@ def _classification(outputs: Tensor, labels: Tensor) -> Classification:
         raise UserError(
             f"labels: Expected one class for each item, found shape {tuple(labels.shape)}. Use labels.{how}(1)."
         )
-    found = Classification(outputs.shape[1])
+    classification = Classification(outputs.shape[1])
     try:
-        found.check(labels)
+        classification.check(labels)
     except UserError as error:
         raise UserError(
             f"labels: {error} The network has {outputs.shape[1]} outputs, and classes are numbered from 0."
         ) from error
-    return found
+    return classification

@@ -173,13 +173,13 @@ def private(
             f"{public.items_per_patient}."
         )
     own_folder, where = PrivateFolder.of_arguments(folder, options.account), pick_device(options.device)
-    own = uncompiled(copied(model)).to(where)
-    chosen = task_for(own, options.loss, options.task, records.items.to(where))
-    given = torch.optim.NAdam(model.parameters(), lr=RATE) if options.optimiser is None else options.optimiser
+    network = uncompiled(copied(model)).to(where)
+    chosen = task_for(network, options.loss, options.task, records.items.to(where))
+    optimiser = torch.optim.NAdam(model.parameters(), lr=RATE) if options.optimiser is None else options.optimiser
     training = TrainingSettings(
         rounds=public.rounds,
         images_per_patient=public.items_per_patient,
-        optimiser=OptimiserSettings(recipe=recipe_of(model, given, options.scheduler, rounds=public.rounds)),
+        optimiser=OptimiserSettings(recipe=recipe_of(model, optimiser, options.scheduler, rounds=public.rounds)),
         clip=public.clip,
         noise=NoiseSource.OS if seed is None else NoiseSource.SEEDED,
     )
@@ -195,15 +195,15 @@ def private(
     plan = make_plan(plan)
     if not own_folder.run.identity.exists():
         # Before the folder is made: what is refused leaves nothing behind.
-        parts = Assembly.of(plan, records.items, model=copied(own), task=chosen)
+        parts = Assembly.of(plan, records.items, model=copied(network), task=chosen)
         checked_phase(parts, records.items, records.places)
-    return PrivateRun(plan, own, chosen, own_folder, records, where, options.most_epsilon, options.stop)
+    return PrivateRun(plan, network, chosen, own_folder, records, where, options.most_epsilon, options.stop)
 
 
-def records_of(given: object) -> Records:
+def records_of(records: object) -> Records:
     """Return the records of one holder, or of a dict of several, as one object."""
-    several = isinstance(given, Mapping)
-    parts: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {HERE: given}
+    several = isinstance(records, Mapping)
+    parts: dict[str, Any] = dict(records) if isinstance(records, Mapping) else {HERE: records}
     if not parts:
         raise UserError("records: Expected the records of one hospital or more, found an empty dict.")
     for name, part in parts.items():
@@ -220,13 +220,13 @@ def check_population(records: Records, population: int | Mapping[str, int]) -> N
     """Refuse records that have another number of patients, at any holder, than was declared."""
     sizes = population if isinstance(population, Mapping) else {HERE: population}
     if set(sizes) != set(records.holders):
-        wanted = "a number" if HERE in records.holders else f"a dict with {', '.join(records.holders)}"
-        raise UserError(f"population: Expected {wanted}, as the records are given, found {population!s:.60}.")
+        expected = "a number" if HERE in records.holders else f"a dict with {', '.join(records.holders)}"
+        raise UserError(f"population: Expected {expected}, as the records are given, found {population!s:.60}.")
     for name, units in records.holders.items():
         if sizes[name] != units:
-            place = "" if name == HERE else f" at {name}"
+            at = "" if name == HERE else f" at {name}"
             raise UserError(
-                f"population: Expected {sizes[name]} patients{place}, as declared, found {units}. Declare the number "
+                f"population: Expected {sizes[name]} patients{at}, as declared, found {units}. Declare the number "
                 "of patients that are handed over; it is a public constant."
             )
 

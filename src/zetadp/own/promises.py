@@ -130,7 +130,7 @@ def _dimension(plan: Plan, model: nn.Module) -> int:
     """Return the number of real components of the trained weights: those that the plan's optimiser names."""
     groups = (plan.training.optimiser.recipe or {})["groups"]
     trained = [model.get_parameter(name) for group in groups for name in group["parameters"]]
-    return sum(each.numel() * (2 if each.is_complex() else 1) for each in trained)
+    return sum(weight.numel() * (2 if weight.is_complex() else 1) for weight in trained)
 
 
 @checked_calls()
@@ -151,8 +151,8 @@ def ledger(path: Path | str, delta: float | None = None) -> Statement:
         If the ledger cannot be read or was edited, records nothing or lacks what it must declare, if something that the
         register beside it names is missing, or if delta is larger.
     """
-    given = checked_path(path, "path")
-    book = Book.of(recorded_in(given))
+    source = checked_path(path, "path")
+    book = Book.of(recorded_in(source))
     runs = book.runs()
     declared = min((run.delta for run in runs), default=1.0)
     if delta is not None and not (isinstance(delta, Real) and SMALLEST_DELTA <= delta <= declared):
@@ -216,9 +216,9 @@ def noise(*, epsilon: float, delta: float, sampling_probability: float, rounds: 
         raise UserError(str(error)) from error
 
 
-def reals(**given: object) -> list[float]:
+def reals(**arguments: object) -> list[float]:
     """Return arguments as plain numbers; refuse those that are not real numbers."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if not isinstance(value, Real) or isinstance(value, bool):
             raise UserError(f"{name}: Expected a number, found {value!r:.60}.")
-    return [float(value) for value in given.values()]  # type: ignore[arg-type]  # checked above
+    return [float(value) for value in arguments.values()]  # type: ignore[arg-type]  # checked above

@@ -96,8 +96,8 @@ class Records:
         owners = checked_owners(patients, "patients")
         lengths = {"items": len(source), "labels": len(targets), "patients": len(owners)}
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{count} {name}" for name, count in lengths.items())
-            raise UserError(f"Records: Expected one label and one patient for each item, found {found}.")
+            counts = ", ".join(f"{count} {name}" for name, count in lengths.items())
+            raise UserError(f"Records: Expected one label and one patient for each item, found {counts}.")
         if not len(source):
             raise UserError("Records: Expected at least one item, found none.")
         codes: dict[str | bytes | int, int] = {}
@@ -111,9 +111,9 @@ class Records:
     @classmethod
     def _of(cls, **attributes: Any) -> Self:  # noqa: ANN401  (attributes of a class)
         """Return records that follow from others, which were checked."""
-        made = object.__new__(cls)
-        vars(made).update(attributes)
-        return made
+        records = object.__new__(cls)
+        vars(records).update(attributes)
+        return records
 
     @classmethod
     def of_hospitals(cls, hospitals: Mapping[str, Records]) -> Self:
@@ -126,21 +126,21 @@ class Records:
         """
         parts = [*hospitals.values()]
         inputs: list[Any] = [part.inputs for part in parts]
-        kinds = {(tuple(each.shape[1:]), each.dtype) for each in inputs}
+        kinds = {(tuple(values.shape[1:]), values.dtype) for values in inputs}
         if len(kinds) > 1:
-            found = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
-            raise UserError(f"records: Expected items of one shape and type everywhere, found {found}.")
+            listed = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
+            raise UserError(f"records: Expected items of one shape and type everywhere, found {listed}.")
         whose: dict[str, tuple[Any, str]] = {}
         for name, part in hospitals.items():
             for key, one in part.keys.items():
-                first, place = whose.setdefault(key, (one, name))
-                if place != name:
+                first, hospital = whose.setdefault(key, (one, name))
+                if hospital != name:
                     raise UserError(
-                        f"records: Expected each patient at one hospital, found {first!r} at {place} and {one!r} at "
+                        f"records: Expected each patient at one hospital, found {first!r} at {hospital} and {one!r} at "
                         f"{name}. Give two persons two ids. Leave the records of one person out at one hospital, or "
                         "give each hospital a run of its own: their account adds up what the patient spends."
                     )
-        whole = [each for each in inputs if isinstance(each, Tensor)]
+        whole = [values for values in inputs if isinstance(values, Tensor)]
         before = np.cumsum([0, *(part.units for part in parts)])
         return cls._of(
             inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(Joined(inputs)),
@@ -170,11 +170,11 @@ class Records:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        each = np.bincount(self.owner)
+        counts = np.bincount(self.owner)
         shape = tuple(self.inputs.shape[1:])
         return (
             f"Records: {len(self)} items of shape {shape} ({str(self.inputs.dtype).removeprefix('torch.')}) of "
-            f"{self.units} patients, {each.min()} to {each.max()} each"
+            f"{self.units} patients, {counts.min()} to {counts.max()} each"
         )
 
     def split(self, test: int, seed: int = 0) -> tuple[Self, Self]:
@@ -228,30 +228,30 @@ class Records:
 
     def _hospital_of_patients(self, hospitals: object) -> list[str]:
         """Return the name of each patient's hospital, in the order of ``ids``."""
-        wanted = "split_by: Expected the name of a hospital for each patient, by id, or for each item"
+        expected = "split_by: Expected the name of a hospital for each patient, by id, or for each item"
         if not isinstance(hospitals, Iterable) or isinstance(hospitals, str | bytes):
-            raise UserError(f"{wanted}, found {hospitals!r:.60}.")
+            raise UserError(f"{expected}, found {hospitals!r:.60}.")
         if isinstance(hospitals, pd.Series) and not hospitals.index.equals(pd.RangeIndex(len(hospitals))):
             if not hospitals.index.is_unique:
-                raise UserError(f"{wanted}, found a Series with one id in its index more than once.")
+                raise UserError(f"{expected}, found a Series with one id in its index more than once.")
             hospitals = hospitals.to_dict()  # by id, not by position
-        given = list(hospitals.values() if isinstance(hospitals, Mapping) else hospitals)
-        if wrong := [name for name in given if not isinstance(name, str) or not name]:
-            raise UserError(f"{wanted}, as a text, found {wrong[0]!r:.60}.")
+        names = list(hospitals.values() if isinstance(hospitals, Mapping) else hospitals)
+        if wrong := [name for name in names if not isinstance(name, str) or not name]:
+            raise UserError(f"{expected}, as a text, found {wrong[0]!r:.60}.")
         if isinstance(hospitals, Mapping):
             by_key: dict[str, str] = {}
             for one, name in hospitals.items():
                 if by_key.setdefault(name_key(one), name) != name:
                     raise UserError(
-                        f"{wanted}, found {by_key[name_key(one)]!r} and {name!r} for two spellings of {one!r}."
+                        f"{expected}, found {by_key[name_key(one)]!r} and {name!r} for two spellings of {one!r}."
                     )
             if absent := [one for key, one in self.keys.items() if key not in by_key]:
-                raise UserError(f"{wanted}, found none for {len(absent)} patient(s), such as {absent[0]!r}.")
+                raise UserError(f"{expected}, found none for {len(absent)} patient(s), such as {absent[0]!r}.")
             return [by_key[key] for key in self.keys]
-        if len(given) != len(self):
-            raise UserError(f"{wanted}, found {len(given)} names for {len(self)} items.")
+        if len(names) != len(self):
+            raise UserError(f"{expected}, found {len(names)} names for {len(self)} items.")
         result: dict[int, str] = {}
-        for code, name in zip(self.owner.tolist(), given, strict=True):
+        for code, name in zip(self.owner.tolist(), names, strict=True):
             if (first := result.setdefault(code, name)) != name:
                 raise UserError(
                     f"split_by: Expected each patient at one hospital, found {self.ids[code]!r} at {first} and {name}. "
@@ -269,8 +269,8 @@ class Records:
     @property
     def nodes(self) -> list[list[list[int]]]:
         """For each holder and each of its patients, the positions of the items."""
-        places = iter(self.places)
-        return [[next(places) for _ in range(count)] for count in self.holders.values()]
+        positions = iter(self.places)
+        return [[next(positions) for _ in range(count)] for count in self.holders.values()]
 
     @property
     def items(self) -> LabelledItems:
@@ -280,14 +280,14 @@ class Records:
     def _part(self, of: np.ndarray) -> Self:
         """Return the records of some items; patients keep all or none of theirs."""
         positions = np.flatnonzero(of)
-        inputs, places = self.inputs, torch.from_numpy(positions)
-        kept, owner = np.unique(self.owner[of], return_inverse=True)
+        inputs, indices = self.inputs, torch.from_numpy(positions)
+        codes, owner = np.unique(self.owner[of], return_inverse=True)
         return self._of(
-            inputs=inputs[places] if isinstance(inputs, Tensor) else inputs.part(positions),
-            targets=self.targets[places],
-            ids=tuple(self.ids[code] for code in kept),
+            inputs=inputs[indices] if isinstance(inputs, Tensor) else inputs.part(positions),
+            targets=self.targets[indices],
+            ids=tuple(self.ids[code] for code in codes),
             owner=owner,
-            holders={HERE: len(kept)},
+            holders={HERE: len(codes)},
             digest=hashlib.sha256(f"{self.digest} {positions.tolist()}".encode()).hexdigest(),
         )
 
@@ -296,11 +296,11 @@ class Records:
         digest, seen = hashlib.sha256(), dict[int, Tensor]()
         again = np.linspace(0, len(self.inputs) - 1, LOOKED_UP_TWICE).astype(int).tolist()
         for start in range(0, len(self.inputs), CHECKED_AT_ONCE):
-            places = torch.arange(start, min(start + CHECKED_AT_ONCE, len(self.inputs)))
-            part = self.inputs[places]
+            indices = torch.arange(start, min(start + CHECKED_AT_ONCE, len(self.inputs)))
+            part = self.inputs[indices]
             if not torch.isfinite(torch.view_as_real(part) if part.is_complex() else part).all():
                 finite = torch.isfinite(part).flatten(1).all(dim=1)
-                item = int(places[~finite][0])
+                item = int(indices[~finite][0])
                 owner = shown(str(self.ids[self.owner[item]]))
                 raise UserError(
                     f"items: Expected finite numbers, found NaN or infinity in item {item} (patient {owner}). Mend the "
@@ -308,7 +308,7 @@ class Records:
                 )
             digest.update(part.contiguous().numpy().data)
             if isinstance(self.inputs, LookedUp):
-                seen |= {place: part[place - start] for place in again if start <= place < start + len(part)}
+                seen |= {index: part[index - start] for index in again if start <= index < start + len(part)}
         self._look_again(seen)
         if self.targets.is_floating_point() and not torch.isfinite(self.targets).all():
             raise UserError("labels: Expected finite numbers, found NaN or infinity. Leave those items out.")
@@ -322,11 +322,11 @@ class Records:
         follow those of the one before; and neither an interrupted nor a finished run would be known again.
         """
         with other_random_numbers():
-            for place, item in sorted(seen.items(), reverse=True):
-                if not same([item], [self.inputs[torch.tensor([place])][0]]):
+            for index, item in sorted(seen.items(), reverse=True):
+                if not same([item], [self.inputs[torch.tensor([index])][0]]):
                     raise UserError(
                         "items: Expected a dataset whose item is the same at every look-up, found another one for item "
-                        f"{place} when it was looked up again, in another order and with other random numbers. Give "
+                        f"{index} when it was looked up again, in another order and with other random numbers. Give "
                         "items that follow from their position alone, without random augmentation or running "
                         "statistics. To augment, store augmented copies as further items of the same patient."
                     )
@@ -350,22 +350,22 @@ def _labels_within(items: Any) -> list[Any]:  # noqa: ANN401  (a user may give a
     """Return the labels of a torch Dataset of (input, label)."""
     if not isinstance(items, torch.utils.data.Dataset) or not isinstance(items[0], tuple | list):
         raise UserError("labels: Expected labels, found none. Only a torch Dataset of (input, label) brings its own.")
-    return [items[place][1] for place in range(len(items))]  # type: ignore[arg-type]
+    return [items[index][1] for index in range(len(items))]  # type: ignore[arg-type]
 
 
 def _labels(labels: Any) -> Tensor:  # noqa: ANN401  (a user may give anything)
     """Return labels as a tensor: whole numbers and booleans as int64, others as items are."""
-    found = _tensor(labels, "labels")
-    return network_numbers(found, "labels") if found.is_floating_point() or found.is_complex() else found.long()
+    tensor = _tensor(labels, "labels")
+    return network_numbers(tensor, "labels") if tensor.is_floating_point() or tensor.is_complex() else tensor.long()
 
 
 def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401  (a user may give anything)
     """Return values as a tensor in memory, with an axis of items."""
     remedy = " Number the names of classes: np.unique(names, return_inverse=True)[1]." if name == "labels" else ""
-    found = tensor_of(values, name, hint=remedy)
-    if found.ndim == 0:
+    tensor = tensor_of(values, name, hint=remedy)
+    if tensor.ndim == 0:
         raise UserError(f"{name}: Expected one for each item, found a single number.")
-    return found
+    return tensor
 
 
 def id_text(owner: str | bytes | int) -> str:

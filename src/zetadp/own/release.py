@@ -90,9 +90,9 @@ class Mixing:
     def settings(self, *, real: bool = False) -> MixingSettings:
         """Return the settings of a plan."""
         rows = self.rows or usual_rows([self.population], self.active)
-        found = MixingSettings(int(rows), active=float(self.active), real=real, learn=False, shares=self.shares)
-        found.shares_of(int(self.classes))
-        return found
+        mixing = MixingSettings(int(rows), active=float(self.active), real=real, learn=False, shares=self.shares)
+        mixing.shares_of(int(self.classes))
+        return mixing
 
 
 def release_plan(epsilon: float, delta: float, public: Mixing, *, seed: int | None = None, real: bool = False) -> Plan:

@@ -118,7 +118,7 @@ def mixed_as(
     rows = rows or usual_rows(populations, active)
     if degree is not None:
         return rows, [float(degree)] * len(populations)
-    mu, found = gaussian.mu(min(epsilon, WITHOUT_NOISE), delta), []
+    mu, degrees = gaussian.mu(min(epsilon, WITHOUT_NOISE), delta), []
     for population in populations:
         best = best_mixed(mu, population, rows, active)
         if best < 1:
@@ -131,8 +131,8 @@ def mixed_as(
                 f"{advice}{usual}, or set the degree.",
                 "degree",
             )
-        found.append(min(best, population * active))
-    return rows, found
+        degrees.append(min(best, population * active))
+    return rows, degrees
 
 
 def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: Mapping[str, Any]) -> None:
@@ -182,8 +182,8 @@ def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: 
             ("labels", examples.labels.float(), ("row", "class")),
         ):
             stored = file.create_dataset(name, data=values.cpu().numpy(), track_times=False)  # noise does not compress
-            for place, axis in enumerate(axes):
-                stored.dims[place].label = axis
+            for index, axis in enumerate(axes):
+                stored.dims[index].label = axis
         file.create_dataset("classes", data=classes, track_times=False)
 
 

@@ -44,19 +44,19 @@ def between_rounds() -> Iterator[list[int]]:
     A round that is recorded but not yet stored would be released again by the next call, and count twice. The list
     is empty until the user asks to stop.
     """
-    asked: list[int] = []  # no lock may be taken in a signal handler: a second signal would wait for the first
+    requests: list[int] = []  # no lock may be taken in a signal handler: a second signal would wait for the first
     if threading.current_thread() is not threading.main_thread():
-        yield asked  # only the main thread is interrupted
+        yield requests  # only the main thread is interrupted
         return
 
     def ask(number: int, _: object) -> None:
-        if asked:
+        if requests:
             raise KeyboardInterrupt
-        asked.append(number)
+        requests.append(number)
 
     before = signal.signal(signal.SIGINT, ask)
     try:
-        yield asked
+        yield requests
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -90,7 +90,7 @@ class PrivateRun:
     _device: torch.device
     _most: float | None = None
     _stop: Callable[[pd.DataFrame], bool] | None = None
-    _asked: list[int] = field(init=False)
+    _stop_requests: list[int] = field(init=False)
     _rounds: RoundsShown = field(init=False)
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ class PrivateRun:
         self._folder.check_unchanged("train", self.model)
         keep_freed_memory()
         self._rounds = RoundsShown(self._name, self.plan.training)
-        with between_rounds() as self._asked, private_files():
+        with between_rounds() as self._stop_requests, private_files():
             holders = LocalHolders(
                 self.plan,
                 self._records.items.to(self._device),
@@ -279,7 +279,7 @@ class PrivateRun:
         with writing(path), path.open("a", encoding="utf-8") as file:
             # The new line comes first: the last of an interrupted write may lack its own.
             file.write(f"\n{done},{length}" if file.tell() else f"round,length\n{done},{length}")
-        if self._asked:
+        if self._stop_requests:
             raise KeyboardInterrupt
         ends = False
         if self._stop is not None and done < rounds:
@@ -309,6 +309,6 @@ def load(path: Path | str, model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
-    found = copy.deepcopy(model)
-    take_weights(found, checked_path(path, "path"))
-    return found.eval().requires_grad_(requires_grad=False)
+    network = copy.deepcopy(model)
+    take_weights(network, checked_path(path, "path"))
+    return network.eval().requires_grad_(requires_grad=False)

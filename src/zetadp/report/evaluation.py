@@ -110,9 +110,9 @@ def _measure(
     tested = items.assign(**task.measure(outputs, test.targets))[test.present]
     public = {}
     if finished.settings.start == "public":
-        found = task.backbone(backbone[0], device)
-        if found is not None:
-            start = finished.public_start(found)
+        pretrained = task.backbone(backbone[0], device)
+        if pretrained is not None:
+            start = finished.public_start(pretrained)
             public = {"public_start": watched(task, start, test)[0]}
     nodes = {}
     if (table["role"] == "validation").any():

@@ -172,16 +172,16 @@ def _write_untrained(
 
 def _show(folders: Sequence[Path], ledgers: Path, cohort: Cohort) -> None:
     """Write the total, the table and the figures of the runs."""
-    place = folders[0].parents[4]
+    folder = folders[0].parents[4]
     total = total_statement(Book.read(ledgers).runs())
-    total.write(place / "total.json", place / "total.txt")
+    total.write(folder / "total.json", folder / "total.txt")
     runs = tables.collect(folders)
     table, below = tables.table1(runs, cohort), notes(runs, cohort, total)
-    write_text(place / "table.txt", rendering.to_text(rendering.accuracy_sheet(table, below)))
-    write_text(place / "nodes.csv", rendering.to_csv(tables.per_node(runs), below))
+    write_text(folder / "table.txt", rendering.to_text(rendering.accuracy_sheet(table, below)))
+    write_text(folder / "nodes.csv", rendering.to_csv(tables.per_node(runs), below))
     chance = tables.chance_of(runs)
-    save_svg(accuracy_against_epsilon(table, cohort, chance=chance), place / "accuracy.svg")
-    save_svg(compare_networks(table, cohort, chance=chance), place / "networks.svg")
-    save_svg(figures.training_curves(tables.histories(runs), cohort, chance=chance), place / "curves.svg")
+    save_svg(accuracy_against_epsilon(table, cohort, chance=chance), folder / "accuracy.svg")
+    save_svg(compare_networks(table, cohort, chance=chance), folder / "networks.svg")
+    save_svg(figures.training_curves(tables.histories(runs), cohort, chance=chance), folder / "curves.svg")
     if runs["confusion"].notna().all():
-        save_svg(figures.confusion_matrices(runs, cohort), place / "confusion.svg")
+        save_svg(figures.confusion_matrices(runs, cohort), folder / "confusion.svg")

@@ -119,7 +119,7 @@ def _of_masks(risk: Risk) -> list[str]:
     undone = Total.of(risk.runs, risk.delta, unmasked=True).epsilon
     return [
         "The figures hold as long as masks hide single messages and at most "
-        f"{min(each.colluding for each in sums)} hospital(s) tell the server what they know. Against anyone who could "
+        f"{min(one.colluding for one in sums)} hospital(s) tell the server what they know. Against anyone who could "
         f"undo the masks, epsilon is {rounded_up(undone, 3)} at δ = {risk.delta:g}."
     ]
 
