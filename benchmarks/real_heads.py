@@ -76,7 +76,9 @@ def main() -> None:
     for view, masked in (("skull and scalp", False), ("crude mask of the brain", True)):
         order, images = read_people(arguments.folder, masked=masked)
         features = features_of(backbone, images)
-        results = cross_validated(backbone, features, order) + strangers(backbone, simulated, features, order)
+        results = cross_validated(backbone, features, order) + measure_simulated_heads(
+            backbone, simulated, features, order
+        )
         rows += [{"people": len(images), "shown": view} | row for row in results]
     if arguments.decathlon is not None:
         task = read_task(arguments.decathlon)
@@ -165,7 +167,7 @@ def cross_validated(backbone: Backbone, features: np.ndarray, order: tuple[str, 
     return rows
 
 
-def strangers(
+def measure_simulated_heads(
     backbone: Backbone, simulated: np.ndarray, features: np.ndarray, order: tuple[str, ...]
 ) -> list[dict[str, object]]:
     """Return a row of accuracies for each epsilon of heads that were trained on a simulated cohort."""

@@ -197,7 +197,7 @@ def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):
     text = (headline / "tables/table1.txt").read_text()
     assert said.count(text) == 1
     assert f"1 of the experiment's {len(RUNS)} runs." in text
-    assert "1 private run(s) together: " in text
+    assert "1 private run: " in text
     assert "pretrained" in text
     assert "real_image" not in text
     rows, whole = (

@@ -228,7 +228,7 @@ def unique(lists):
     return list(dict.fromkeys(item for items in lists for item in items))
 
 
-def kept(output):
+def preserve(output):
     """Return an output of a training, marked to survive a job that may not train again.
 
     Snakemake deletes the outputs of a job that runs again. Where noise protects real patients, a job that may not train
@@ -308,10 +308,10 @@ def ledgers_of_others():
 
 def gpus():
     """Return how many GPUs a training job asks for: none where there is none to be had."""
-    wanted = CONFIG.device == "cuda" or (
+    uses_gpu = CONFIG.device == "cuda" or (
         CONFIG.device == "auto" and shutil.which("nvidia-smi")
     )
-    return 1 if wanted else 0
+    return 1 if uses_gpu else 0
 
 
 def described_cohort():

@@ -17,10 +17,10 @@ if CONFIG.engine == "flower" and FEDERATED_ARMS:
             noise=noise_for,
             backbone=backbone_for,
         output:
-            kept(RUN.model),
-            kept(RUN.history),
-            kept(RUN.ledger),
-            kept(RUN.plan),
+            preserve(RUN.model),
+            preserve(RUN.history),
+            preserve(RUN.ledger),
+            preserve(RUN.plan),
         log:
             f"logs/train_federated/{LOG_WILDCARDS}.log",
         wildcard_constraints:

@@ -91,10 +91,10 @@ rule train_model:
         backbone=backbone_for,
     output:
         # Unnamed: the script finds these files in the run's folder.
-        kept(RUN.model),
-        kept(RUN.history),
-        kept(RUN.ledger),
-        kept(RUN.plan),
+        preserve(RUN.model),
+        preserve(RUN.history),
+        preserve(RUN.ledger),
+        preserve(RUN.plan),
     log:
         f"logs/train_model/{LOG_WILDCARDS}.log",
     priority: 1  # the longest jobs first

@@ -66,7 +66,7 @@ class Sums(Checked):
         Largest number m of nodes that may be missing from a try of a round. The noise of the others must suffice,
         and at least two must be left.
     spare
-        Number of tries in addition to one for each round. A try with a node missing that had been named is void, and
+        Number of tries in addition to one for each round. A try is void if a node that was named for it is missing;
         another one follows, with new draws and new noise. The noise is calibrated for all tries.
     """
 

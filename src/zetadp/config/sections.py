@@ -204,7 +204,7 @@ class OwnTraining(TypedDict, total=False):
     Attributes
     ----------
     optimiser, unit
-        As in training.
+        Replaces the key of the same name in the section training.
     mixing
         How the rows of mixed_rows are mixed.
     participation

@@ -77,7 +77,7 @@ def run_demo(folder: Path, report: Callable[[str], None]) -> Path:
     statement = account_run(server.ledger, server.model, name=plan.label)
     write_json(run.privacy, statement)
     accuracy = pd.read_csv(server.history)["validation_accuracy"].iloc[-1]
-    report(f"Finished. {100 * accuracy:.0f} % of the images of {WATCHED} other patients are named correctly.")
+    report(f"Finished. {100 * accuracy:.0f} % of the images of {WATCHED} other patients are classified correctly.")
     report(str(statement["statement"]))
     return server.model
 

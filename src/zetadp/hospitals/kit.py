@@ -134,7 +134,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     promise = promise_of(plan, node.name, delta=min(plan.delta, OWN_DELTA))
     yield ""
     yield f"{node.name}"
-    yield f"  takes part with {node.population} {plan.protects}s, no more and no fewer"
+    yield f"  takes part with exactly {node.population} {plan.protects}s"
     if node.expected == node.population:
         yield f"  all {plan.protects}s enter every round"
     else:
@@ -150,6 +150,6 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
             f"            {condition} who has the data of {CANDIDATES} candidates, one of whom took part, names the "
             f"right one at most {percent_up(share)} of the time; {100 / CANDIDATES:g} % is guessing."
         )
-    yield "            Another attempt costs as much again; `attempts` in node.yaml is their permitted number."
+    yield "            Each attempt adds this cost; `attempts` in node.yaml is the number of permitted attempts."
     if math.isfinite(promise.person):
         yield f"  agree by `cap: {rounded_up(promise.person)}` in node.yaml: the node refuses what costs more"

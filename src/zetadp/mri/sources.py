@@ -165,7 +165,7 @@ MOST = 5
 
 
 def _folders(source: Path, left_out: dict[str, str]) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield each folder with its NIfTI files, parents first; add those whose files are no scans to ``left_out``."""
+    """Yield each folder with its NIfTI files, parents first; add those whose files are not scans to ``left_out``."""
     visited = set()
     for root, folders, names in os.walk(source, followlinks=True):
         folder = Path(root)
@@ -214,7 +214,7 @@ def _read_files(source: Path, folder: Path, files: list[Path], rules: Mapping[st
         name = record_name(file)
         path = file.relative_to(source).as_posix()
         declared = apply_rules(path, rules)
-        # In BIDS, the names of subject and session are no words about the sequence.
+        # In BIDS, the names of subject and session say nothing about the sequence.
         read = readings(name.removeprefix(owner)) if scan.subject else readings(name, owner)
         possible = read if declared is None else declared
         reason = UNREAD

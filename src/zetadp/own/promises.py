@@ -68,7 +68,7 @@ class RunPromise:
         model
             The network; only the number of its trained weights is used.
         ledger
-            The run's ledger, beside those of all earlier runs in the patients' account.
+            The run's ledger, in the patients' account with those of all earlier runs.
         cap
             The limit under which the run trains.
         """
@@ -109,7 +109,7 @@ def spent_with(plan: Plan, ledger: Path, cap: Cap | None) -> tuple[Total | None,
     plan
         The plan, with its noise.
     ledger
-        Its ledger, in the patients' account. The list of patients beside it says which earlier runs count.
+        Its ledger, in the patients' account. The list of patients next to it says which earlier runs count.
     cap
         The limit under which it runs.
     """
@@ -149,7 +149,7 @@ def ledger(path: Path | str, delta: float | None = None) -> Statement:
     ------
     UserError
         If the ledger cannot be read or was edited, records nothing or lacks what it must declare, if something that the
-        register beside it names is missing, or if delta is larger.
+        register next to it names is missing, or if delta is larger.
     """
     source = checked_path(path, "path")
     book = Book.of(recorded_in(source))

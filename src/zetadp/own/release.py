@@ -169,7 +169,7 @@ def release(
 
     If a release was interrupted, call this function again: it continues with the rows that were already drawn. A
     finished release is not repeated unless its ledger permits it (``zetadp permit``). A file of another name is another
-    release of the same people, and counts beside the first; ``most_epsilon`` limits both together.
+    release of the same people, and counts in addition to the first; ``most_epsilon`` limits both together.
 
     Parameters
     ----------

@@ -217,7 +217,7 @@ class PrivateRun:
         Parameters
         ----------
         records
-            Records of patients whom the network was not trained on. They have no guarantee: whoever sees the result
+            Records of patients whom the network was not trained on. They have no guarantee: anyone who sees the result
             learns something about them.
         metric
             Function of outputs and labels, both of shape (item, ...), that returns a real number for each item, such as
@@ -263,7 +263,7 @@ class PrivateRun:
     @property
     def _files(self) -> RunFiles:
         """The files that training keeps, with the limit on everything together."""
-        # Whoever loses the checkpoint of a run on real patients must not pay for it twice without a word.
+        # A user who loses the checkpoint of a run on real patients must be told before paying for it twice.
         once = not self.plan.training.seeded
         cap = None if self._most is None else Cap(self._most, self.plan.delta)
         return RunFiles(self.ledger, self._run.checkpoint, once, cap)

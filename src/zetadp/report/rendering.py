@@ -179,7 +179,7 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
     fewest, most = table["seeds"].min(), table["seeds"].max()
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     if most == 1:
-        spread = "One seed a cell: the spread over seeds is unknown."
+        spread = "One seed per cell: the spread over seeds is unknown."
     else:
         spread = f"Mean{' ± standard deviation' if intervals else ''} over {count} seeds."
     if not intervals:

@@ -191,8 +191,8 @@ class TrainingSettings:
         Declared number of rounds, with one optimiser step each. The guarantee is computed for this number before
         training.
     images_per_patient
-        Images that make one patient's gradient in a round, equally many of every class. Of a patient with fewer, all
-        make it.
+        Images that make one patient's gradient in a round, equally many of every class. A patient with fewer
+        images contributes all of them.
     optimiser
         The server's optimiser.
     clip

@@ -25,7 +25,7 @@ from zetadp.report.resultpage import describe_result, write_report
 from zetadp.report.tables import collect, table1
 
 SIMULATED, REAL = (Cohort("cohort", simulated=simulated) for simulated in (True, False))
-TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
+TOTAL = {"statement": "4 private runs together: (4.05, 0.001) & more."}
 
 
 @pytest.fixture
