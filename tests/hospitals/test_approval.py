@@ -286,7 +286,7 @@ def test_a_kit_holds_a_plan_a_page_and_settings_whose_commands_are_understood_an
     assert Plan.read(kit / "plan.json").digest == PLAN.digest
     page = (kit / "READ_ME_FIRST.md").read_text()
     assert page.count(PLAN.digest) == 2
-    assert f"takes part with {node.population} patients" in page
+    assert f"takes part with exactly {node.population} patients" in page
     settings = HospitalSettings.read(kit / "node.yaml")
     assert (settings.name, settings.simulation, settings.attempts) == (node.name, False, 1)
     for path in kit.iterdir():
