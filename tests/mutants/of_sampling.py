@@ -130,7 +130,7 @@ def check_a_repeated_round_is_drawn_anew(folder: Path) -> None:
     assert not torch.equal(masks[0], masks[1]), "a round released twice had one draw"
 
 
-DRAWN = "zetadp.mechanism.release:NodeMechanism._drawn"
+DRAWN = "zetadp.mechanism.release:NodeMechanism._draw_positions"
 DRAW = "zetadp.mechanism.release:NodeMechanism.draw"
 
 

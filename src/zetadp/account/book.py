@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zetadp.account import register
-from zetadp.account.exposure import Run, named, runs_of
+from zetadp.account.exposure import Run, name_in_errors, runs_of
 from zetadp.account.ledger import Attempt, LostError, fault_of, read_ledger
 from zetadp.account.register import NAME, REGISTER, Register, Secret
 from zetadp.accounting.events import Event
@@ -70,15 +70,15 @@ class Book:
             One message that names everything that is missing: a ledger, the end of one, the register; or a ledger that
             no register names.
         """
-        own = cls._alone(folder)
-        heads = {head for attempts in own.ledgers.values() for attempt in attempts for head in attempt.heads}
+        book = cls._alone(folder)
+        heads = {head for attempts in book.ledgers.values() for attempt in attempts for head in attempt.heads}
         lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
         if lost:
             raise LostError(f"{folder} lacks lines of {path}" for path in lost)
-        return replace(own, others=[cls._alone(folder.parent / name, wanted=True) for name in sorted(own.shared)])
+        return replace(book, others=[cls._alone(folder.parent / name, required=True) for name in sorted(book.shared)])
 
     @classmethod
-    def of(cls, *places: Path) -> Book:
+    def of(cls, *paths: Path) -> Book:
         """Read some ledgers, which count alone, and folders of ledgers, as `read` does.
 
         Nodes of the second folder and of all further ones are not taken for nodes of the first that have their names.
@@ -86,14 +86,14 @@ class Book:
         Raises
         ------
         UserError
-            As `read`, also for the whole folder of a single ledger that has a register beside it. Copies of ledgers,
-            with neither a register nor a secret beside them, are read as they are.
+            As `read`, also for the whole folder of a single ledger that has a register next to it. Copies of
+            ledgers, with neither a register nor a secret next to them, are read as they are.
         """
         folders: dict[Path, Book] = {}
         shared: dict[str, int] = {}
-        for place in places:
-            if place.is_dir():
-                book = cls.read(place)
+        for path in paths:
+            if path.is_dir():
+                book = cls.read(path)
                 shared |= book.shared
                 # Each folder counts once, whether it is named or shares people with one that is.
                 for one in (book, *book.others):
@@ -101,18 +101,18 @@ class Book:
         first, *others = [*folders.values()] or [cls(Path(), {})]
         ledgers = dict(first.ledgers)
         known: dict[Path, Book] = {}
-        for place in places:
-            folder = place.parent
-            if place.is_dir() or folder.resolve() in folders:
+        for path in paths:
+            folder = path.parent
+            if path.is_dir() or folder.resolve() in folders:
                 continue
             if folder not in known:
                 registered = any((folder / name).exists() for name in (REGISTER, NAME))
                 known[folder] = cls.read(folder) if registered else cls(folder, {})
-            ledgers[place] = known[folder].ledgers.get(place) or read_ledger(place)
+            ledgers[path] = known[folder].ledgers.get(path) or read_ledger(path)
         return cls(Path(), ledgers, others, shared)
 
     @classmethod
-    def _alone(cls, folder: Path, *, wanted: bool = False) -> Book:
+    def _alone(cls, folder: Path, *, required: bool = False) -> Book:
         """Read the ledgers of one folder, and refuse if the folder and its register differ."""
         # The register is read before and after the ledgers: runs in progress add to both.
         before = Register.read(folder)
@@ -120,7 +120,7 @@ class Book:
         known = Register.read(folder)
         problems = [f"{folder / name} is missing" for name in sorted(before.last) if folder / name not in ledgers]
         problems += filter(None, (fault_of(path, attempts, known, before) for path, attempts in ledgers.items()))
-        if wanted and not known.exists:
+        if required and not known.exists:
             problems.append(f"{folder / REGISTER} is missing")
         if problems:
             raise LostError(dict.fromkeys(problems))
@@ -138,20 +138,20 @@ class Book:
             recorded nothing does not, because the next attempt closes it. None takes everything.
         """
         people = self._people_of(about)
-        found = []
+        runs = []
         for path, attempts in self.ledgers.items():
             their = self._people_of(path)
             if people is not None and their is not None and not people & their:
                 continue
             counted = [attempt for attempt in attempts if not (path == about and attempt.unused)]
-            found += runs_of(path, counted)
+            runs += runs_of(path, counted)
         for other in self.others:
             name = other.folder.name
-            found += [
+            runs += [
                 replace(run, name=f"{name}/{run.name}", partition=f"{name} {run.partition}", series=None)
                 for run in other.runs()
             ]
-        return found
+        return runs
 
     def _people_of(self, ledger: Path | None) -> set[str] | None:
         """Return keyed ids of the people whom a ledger is about, or None if it may be about anybody of the cohort."""
@@ -159,7 +159,7 @@ class Book:
 
     def without(self, ledger: Path) -> Book:
         """Return the book without one of its ledgers."""
-        return replace(self, ledgers={path: found for path, found in self.ledgers.items() if path != ledger})
+        return replace(self, ledgers={path: attempts for path, attempts in self.ledgers.items() if path != ledger})
 
     def with_releases(self, ledger: Path, events: Iterable[Event]) -> Book:
         """Return the book as it would be with further releases of the last attempt in a ledger."""
@@ -176,7 +176,7 @@ def ledger_files(folder: Path) -> list[Path]:
     return [path for path in names if path.name not in (NAME, REGISTER) and _is_ledger(path)]
 
 
-def recorded_runs(*places: Path) -> list[Run]:
+def recorded_runs(*paths: Path) -> list[Run]:
     """Return every attempt in some ledgers that released anything or may have, also abandoned and repeated ones.
 
     Raises
@@ -184,7 +184,7 @@ def recorded_runs(*places: Path) -> list[Run]:
     UserError
         As `Book.of`; or if a header lacks a value that it requires.
     """
-    return Book.of(*places).runs()
+    return Book.of(*paths).runs()
 
 
 def _is_ledger(path: Path) -> bool:
@@ -214,9 +214,10 @@ def note_people(ledger: Path, people: Iterable[str]) -> None:
     key, account = Secret.of(ledger.parent), Register.read(ledger.parent)
     known, texts = account.people.get(ledger.name), {key.tag(text): text for text in people}
     if texts and not ledger.exists():
-        bare = {tag: key.tag(f"bare {bare_key(text)}") for tag, text in sorted(texts.items())}
-        _check_known_again(account, ledger, texts, bare)
-        register.note(ledger.parent, {"people": list(bare), "bare": list(bare.values()), "ledger": ledger.name})
+        bare_tags = {tag: key.tag(f"bare {bare_key(text)}") for tag, text in sorted(texts.items())}
+        _check_known_again(account, ledger, texts, bare_tags)
+        content = {"people": list(bare_tags), "bare": list(bare_tags.values()), "ledger": ledger.name}
+        register.note(ledger.parent, content)
     elif known is not None and not (texts and texts.keys() <= known):
         raise UserError(
             f"Expected the people whom {ledger} is about, found others. Give a release or run of other people a name "
@@ -224,17 +225,17 @@ def note_people(ledger: Path, people: Iterable[str]) -> None:
         )
 
 
-def _check_known_again(known: Register, ledger: Path, texts: Mapping[str, str], bare: Mapping[str, str]) -> None:
+def _check_known_again(known: Register, ledger: Path, texts: Mapping[str, str], bare_tags: Mapping[str, str]) -> None:
     """Refuse people who are new to an account by ids that it may know in another spelling.
 
     An account that takes them for other people counts nothing of what they spent. Of a spelling that the account knows
     the register holds a keyed hash only, so the message cannot name it.
     """
-    begun = (people for name, people in known.people.items() if (ledger.parent / name).exists())
-    everybody = set().union(*begun)  # a run that never began cost nobody anything
+    recorded = (people for name, people in known.people.items() if (ledger.parent / name).exists())
+    everybody = set().union(*recorded)  # a run that never began cost nobody anything
     # Two ids in one run are two persons, so a person who is in both runs by one id stands for no other.
-    missing = {known.bare[tag] for tag in everybody - texts.keys() if tag in known.bare}
-    if alike := [texts[tag] for tag in bare if tag not in everybody and bare[tag] in missing]:
+    missing = {known.bare_tags[tag] for tag in everybody - texts.keys() if tag in known.bare_tags}
+    if alike := [texts[tag] for tag in bare_tags if tag not in everybody and bare_tags[tag] in missing]:
         ids = ", ".join(shown(text.removeprefix("str ")) for text in sorted(alike)[:_IDS_SHOWN])
         raise UserError(
             f"patients: Expected ids as in earlier runs of the account {ledger.parent}, found {len(alike)} id(s) that "
@@ -246,13 +247,13 @@ def _check_known_again(known: Register, ledger: Path, texts: Mapping[str, str], 
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def hold_locks(folder: Path) -> Iterator[None]:
     """Hold the lock of a cohort and of all that share patients with it: a check and what follows are one step."""
     make_folder(folder)
     folders = {folder, *(folder.parent / name for name in Register.read(folder).shares)}
     with ExitStack() as stack:
-        for place in sorted(folders):
-            lock(stack.enter_context((place / LOCK).open("ab")), place / LOCK)
+        for cohort in sorted(folders):
+            lock(stack.enter_context((cohort / LOCK).open("ab")), cohort / LOCK)
         yield
 
 
@@ -283,9 +284,9 @@ def claim(folder: Path, table: Path) -> None:
     # After the hashes: of two cohorts that do this at once, one sees the other's.
     for other in sorted(folder.parent.iterdir()):
         if other != folder and other.is_dir() and (count := _shared(other, contents)):
-            for place, name in ((folder, other.name), (other, folder.name)):
-                if count > Register.read(place).shares.get(name, 0):
-                    register.note(place, {"shares": name, "records": count})
+            for cohort, name in ((folder, other.name), (other, folder.name)):
+                if count > Register.read(cohort).shares.get(name, 0):
+                    register.note(cohort, {"shares": name, "records": count})
 
 
 def _shared(other: Path, contents: Iterable[str]) -> int:
@@ -294,9 +295,9 @@ def _shared(other: Path, contents: Iterable[str]) -> int:
     # register is read after the ledgers, because a run that begins meanwhile adds to it first.
     heads = set()
     for path in ledger_files(other):
-        with named(path, "the first line of an attempt"), path.open("rb") as file:
-            begun = [line for line in file if b'"kind": "start"' in line and line.endswith(b"\n")]
-            heads |= {json.loads(line)["entry"]["register"] for line in begun}
+        with name_in_errors(path, "the first line of an attempt"), path.open("rb") as file:
+            starts = [line for line in file if b'"kind": "start"' in line and line.endswith(b"\n")]
+            heads |= {json.loads(line)["entry"]["register"] for line in starts}
     known = Register.read(other)
     if not heads <= known.heads:
         raise LostError([f"{other / REGISTER} is missing, or has lost lines at its end"])

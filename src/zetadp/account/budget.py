@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zetadp.account.book import Book, held
+from zetadp.account.book import Book, hold_locks
 from zetadp.account.declaration import Declaration, Limit
-from zetadp.account.exposure import Run, condition_of, declared_run, named, runs_of, total
-from zetadp.account.ledger import Attempt, Ledger, begun, protected_attempts
+from zetadp.account.exposure import Run, condition_of, declared_run, name_in_errors, runs_of, total
+from zetadp.account.ledger import Attempt, Ledger, protected_attempts, require_attempts
 from zetadp.account.offers import KEEP_RESULTS, cause_of_another, offer
 from zetadp.account.totals import Total
 from zetadp.accounting.events import Event
@@ -61,7 +61,7 @@ class Cap(Limit):
         CapError
             If the total would exceed the cap.
         """
-        with held(ledger.parent):
+        with hold_locks(ledger.parent):
             self.check_plan(ledger, declaration, attempts)
             yield self.noted(declaration)
 
@@ -86,10 +86,10 @@ class Cap(Limit):
             If they exceed it, for example because the cap was lowered after the attempt had started.
         """
         runs = Book.read(ledger.parent).runs(about=ledger)
-        found = total(runs, self.delta)
-        if found > self.epsilon:
+        epsilon = total(runs, self.delta)
+        if epsilon > self.epsilon:
             raise CapError(
-                f"The runs recorded in {ledger.parent} cost their patients epsilon {rounded_up(found)} at delta "
+                f"The runs recorded in {ledger.parent} cost their patients epsilon {rounded_up(epsilon)} at delta "
                 f"{self.delta:g} when they are finished{condition_of(runs)}. The cap is {self.epsilon:g}. The run does "
                 "not continue."
             )
@@ -117,11 +117,11 @@ class Cap(Limit):
         self._refuse(book.runs(ledger.path), more.runs(ledger.path), "Another release of a round")
 
     def _refuse(self, before: Sequence[Run], after: Sequence[Run], what: str) -> None:
-        found = total(after, self.delta)
-        if found > self.epsilon:
+        epsilon = total(after, self.delta)
+        if epsilon > self.epsilon:
             raise CapError(
                 f"{what} would bring the total of all runs on these patients from epsilon "
-                f"{rounded_up(total(before, self.delta))} to {rounded_up(found)} at delta {self.delta:g}"
+                f"{rounded_up(total(before, self.delta))} to {rounded_up(epsilon)} at delta {self.delta:g}"
                 f"{condition_of(after)}. The cap is {self.epsilon:g}. Nothing was released."
             )
 
@@ -144,28 +144,28 @@ def check_permitted(ledger: Ledger, declaration: Declaration) -> None:
     UserError
         If the run has as many attempts as permitted.
     """
-    made = protected_attempts(ledger.attempts)
-    if made < ledger.permitted:
+    n_attempts = protected_attempts(ledger.attempts)
+    if n_attempts < ledger.permitted:
         return
     last = next(attempt for attempt in reversed(ledger.attempts) if attempt.releases())
     cause = cause_of_another(last.declaration.to_json(), declaration.to_json())
     paid = f"permit another attempt (zetadp permit {ledger.path})"
     raise UserError(
-        f"{ledger.path.stem} has {made} attempt(s) already. {cause} {offer(KEEP_RESULTS, paid)} After another attempt, "
-        f"{cost_of_another(ledger.path, ledger.attempts, declaration)}."
+        f"{ledger.path.stem} has {n_attempts} attempt(s) already. {cause} {offer(KEEP_RESULTS, paid)} After another "
+        f"attempt, {cost_of_another(ledger.path, ledger.attempts, declaration)}."
     )
 
 
 def cost_of_another(ledger: Path, attempts: Sequence[Attempt], declaration: Declaration | None = None) -> str:
     """Return in words the totals after another attempt, at its delta; by default it is like the last in the ledger."""
-    with named(ledger, "the declaration of the last attempt"):
-        new = declared_run(f"{ledger.stem} again", declaration or begun(ledger, attempts)[-1].declaration)
-    own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
+    with name_in_errors(ledger, "the declaration of the last attempt"):
+        new = declared_run(f"{ledger.stem} again", declaration or require_attempts(ledger, attempts)[-1].declaration)
+    recorded, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
 
     def of(runs: Sequence[Run]) -> Total:
         return Total.of([run for run in runs if run.private], new.delta)
 
-    before, after = (rounded_up(of(runs).spent) for runs in (own, [*own, new]))
+    before, after = (rounded_up(of(runs).spent) for runs in (recorded, [*recorded, new]))
     earlier, together = rounded_up(of(cohort).spent), of([*cohort, new])
     return (
         f"epsilon of this run would rise from {before} to {after}, and that of all private runs recorded in "

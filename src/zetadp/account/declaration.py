@@ -174,9 +174,9 @@ class Declaration(Checked):
         KeyError, TypeError, ValueError, UserError
             If a key is missing, or a value is impossible.
         """
-        keys = {each.name: _KEYS.get(each.name, each.name) for each in fields(cls) if each.name != "public"}
-        needed = {each.name for each in fields(cls) if each.default is each.default_factory is MISSING}
-        given = {name: content[key] for name, key in keys.items() if key in content or name in needed}
-        given |= {name: kind(**given[name]) for name, kind in _PARTS.items() if given.get(name) is not None}
-        given |= {"releases": tuple(events_in(content.get("releases", ())))}
-        return cls(**given, public={key: value for key, value in content.items() if key in PUBLIC})
+        keys = {item.name: _KEYS.get(item.name, item.name) for item in fields(cls) if item.name != "public"}
+        required = {item.name for item in fields(cls) if item.default is item.default_factory is MISSING}
+        values = {name: content[key] for name, key in keys.items() if key in content or name in required}
+        values |= {name: kind(**values[name]) for name, kind in _PARTS.items() if values.get(name) is not None}
+        values |= {"releases": tuple(events_in(content.get("releases", ())))}
+        return cls(**values, public={key: value for key, value in content.items() if key in PUBLIC})

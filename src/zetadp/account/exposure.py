@@ -150,7 +150,7 @@ def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
         name = ledger.stem if number == 1 else f"{ledger.stem} (attempt {number})"
         if attempt.closed:
             continue
-        with named(ledger, f"the declaration of {name}"):
+        with name_in_errors(ledger, f"the declaration of {name}"):
             run = run_of(name, attempt)
             earlier = sum(other.series == run.series for other in runs)
             runs.append(run if earlier < (attempt.declaration.attempts or 1) else replace(run, series=None))
@@ -205,7 +205,7 @@ def condition_of(runs: Iterable[Run]) -> str:
 
 
 @contextmanager
-def named(ledger: Path, part: str) -> Iterator[None]:
+def name_in_errors(ledger: Path, part: str) -> Iterator[None]:
     """Turn errors into one message that names the ledger, and the part of it that is incomplete or wrong."""
     try:
         yield
@@ -304,11 +304,11 @@ def over_runs(
             totals[node] += composition.grouped(in_sums(exposure) if unmasked else exposure, run.images or 1)
     worst: dict[str, Counter[Kind]] = {}
     epsilon = partial(measure or spent, delta=delta, beforehand=declared_together(runs))
-    for place, totals in enumerate(partitions.values()):
-        others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != place]
-        for node, own in totals.items():
-            candidates = [sum(choice, own) for choice in itertools.product(*others)]
-            name = node if node not in worst else f"{node} (partition {place + 1})"
+    for position, totals in enumerate(partitions.values()):
+        others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != position]
+        for node, node_total in totals.items():
+            candidates = [sum(choice, node_total) for choice in itertools.product(*others)]
+            name = node if node not in worst else f"{node} (partition {position + 1})"
             worst[name] = max(candidates, key=epsilon)
     return worst
 
@@ -316,8 +316,8 @@ def over_runs(
 def declared_together(runs: Sequence[Run]) -> bool:
     """Return whether all that was released was declared beforehand, so that losses compose as declared.
 
-    That is so for one run, and for the whole of one series, unless rounds were released again: whoever restores files
-    or kills a process chooses after earlier results how often that happens.
+    That is so for one run, and for the whole of one series, unless rounds were released again: someone who restores
+    files or kills a process chooses how often that happens after seeing earlier results.
     """
     series = {run.series for run in runs}
     only = next(iter(series), None)

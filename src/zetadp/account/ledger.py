@@ -360,7 +360,7 @@ class Ledger:
         UserError
             If the ledger has no attempt yet: the first attempt needs no permission.
         """
-        self._append({"kind": "permit", "attempts": protected_attempts(begun(self.path, self.attempts)) + 1})
+        self._append({"kind": "permit", "attempts": protected_attempts(require_attempts(self.path, self.attempts)) + 1})
         self._register()
 
     def record(self, events: Sequence[Event]) -> None:
@@ -453,13 +453,15 @@ def fault_of(path: Path, attempts: Sequence[Attempt], known: Register, before: R
         The register, read before the ledger, where other processes may add to both.
     """
     heads = {START}.union(*(attempt.heads for attempt in attempts))
-    place = path.parent / REGISTER
+    register_path = path.parent / REGISTER
     if (last := (before or known).last.get(path.name)) is not None and last not in heads:
         return f"{path} has lost lines at its end"
     if known.exists and not {attempt.register for attempt in attempts} - {None} <= known.heads:
-        return f"{place} has lost lines at its end, or {path} was copied from another folder"
+        return f"{register_path} has lost lines at its end, or {path} was copied from another folder"
     if path.name not in known.last and not all(attempt.unused for attempt in attempts):
-        return f"{path} is not named by {place}: it was copied or renamed" if known.exists else f"{place} is missing"
+        if not known.exists:
+            return f"{register_path} is missing"
+        return f"{path} is not named by {register_path}: it was copied or renamed"
     return ""
 
 
@@ -479,7 +481,7 @@ def read_ledger(path: Path) -> list[Attempt]:
     return attempts
 
 
-def begun(path: Path, attempts: Sequence[Attempt]) -> Sequence[Attempt]:
+def require_attempts(path: Path, attempts: Sequence[Attempt]) -> Sequence[Attempt]:
     """Return the attempts of a ledger; raise a `UserError` if there is none, which needs no permission."""
     if not attempts:
         raise UserError(f"Expected a ledger of a run, found nothing in {path}. The first attempt needs no permission.")
@@ -564,12 +566,12 @@ def _take(link: Link, attempts: list[Attempt], number: int = 0) -> None:
     kind = entry.get("kind")
     signature = None
     if kind == "start":
-        if (found := entry.get("format")) != FORMAT:
-            raise OtherFormatError(number, f"has format {found}")
+        if (version := entry.get("format")) != FORMAT:
+            raise OtherFormatError(number, f"has format {version}")
         known, draws = entry.get("register"), entry.get("draws")
         attempts.append(Attempt(Declaration.from_json(entry), identity=link.head, register=known, draws=draws))
     elif kind is None or not attempts:
-        raise BrokenChainError(number, "is no line of a ledger")
+        raise BrokenChainError(number, "is not a line of a ledger")
     elif kind == "round":
         if attempts[-1].closed:
             raise BrokenChainError(number, "records a release of an attempt that was closed")
@@ -596,7 +598,7 @@ def _take(link: Link, attempts: list[Attempt], number: int = 0) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into one message; that a lock is taken is no such error."""
+    """Turn an error of the disk into one message; a lock that is taken is not such an error."""
     try:
         yield
     except BlockingIOError:

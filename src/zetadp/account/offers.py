@@ -1,4 +1,4 @@
-"""Offers to spend epsilon: whoever reads one is told first what costs nothing.
+"""Offers to spend epsilon, which name first what costs nothing.
 
 A message that only says how to train again is paid for by patients, also where files were merely copied. Every such
 message is made here.
@@ -40,9 +40,9 @@ def offer(free: str, paid: str) -> str:
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the settings that differ between two first lines of a ledger, with both values."""
     settings = ({key: value for key, value in line.items() if key not in _NO_SETTINGS} for line in (before, now))
-    then, wanted = map(json.loads, map(json.dumps, settings))
+    old, new = map(json.loads, map(json.dumps, settings))
     # A line of another version of this library may lack a key.
-    known = (change for change in differences(then, wanted) if None not in (change.before, change.now))
+    known = (change for change in differences(old, new) if None not in (change.before, change.now))
     return [f"{change.key} (then {change.texts[0]}, now {change.texts[1]})" for change in known]
 
 

@@ -41,7 +41,7 @@ BYTES = 32
 
 
 class BrokenChainError(ValueError):
-    """A line that does not follow from the one before, or that is no line of such a file.
+    """A line that does not follow from the one before, or that is not a line of such a file.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class Register:
     people
         Keyed ids of the people whom a ledger is about, by the name of its file. Without an entry, a ledger is about all
         of the cohort.
-    bare
+    bare_tags
         For each keyed id of a person, the keyed bare form of the id (`zetadp.base.validation.bare_key`).
     heads
         Every head that the register has had.
@@ -201,7 +201,7 @@ class Register:
     shares: dict[str, int] = field(default_factory=dict)
     records: set[str] = field(default_factory=set)
     people: dict[str, set[str]] = field(default_factory=dict)
-    bare: dict[str, str] = field(default_factory=dict)
+    bare_tags: dict[str, str] = field(default_factory=dict)
     heads: set[str] = field(default_factory=lambda: {START})
 
     @classmethod
@@ -220,22 +220,22 @@ class Register:
             return cls()
         except OSError as error:
             raise UserError(f"Cannot read the register {path}: {error.strerror}.") from error
-        key, found, head = Secret.of(folder), cls(exists=True), START
+        key, register, head = Secret.of(folder), cls(exists=True), START
         try:
             for number, link in enumerate(follow(lines), start=1):
                 content = {name: value for name, value in link.entry.items() if name != "tag"}
                 if link.entry.get("tag") != _tag(key, head, content):
                     raise BrokenChainError(number, "was not written with the secret of the folder")
-                if not found._take(content):
+                if not register._take(content):
                     raise UserError(
                         f"Expected lines of the known kinds in the register {path}, found another in line {number}. No "
                         "total can be computed from it here: use the version of zetadp that wrote it."
                     )
                 head = link.head
-                found.heads.add(head)
+                register.heads.add(head)
         except BrokenChainError as error:
             raise UserError(f"The register {path} was edited or damaged: {error}. Restore it from a backup.") from error
-        return found
+        return register
 
     def _take(self, content: Mapping[str, Any]) -> bool:
         """Add the content of a line; return whether it is of a kind that this version knows."""
@@ -246,9 +246,9 @@ class Register:
                 self.shares[other] = max(count, self.shares.get(other, 0))
             case {"records": list(tags)}:
                 self.records.update(tags)
-            case {"people": list(tags), "bare": list(bare), "ledger": str(ledger)}:
+            case {"people": list(tags), "bare": list(bare_tags), "ledger": str(ledger)}:
                 self.people.setdefault(ledger, set()).update(tags)
-                self.bare |= dict(zip(tags, bare, strict=True))
+                self.bare_tags |= dict(zip(tags, bare_tags, strict=True))
             case _:
                 return False
         return True

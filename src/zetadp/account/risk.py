@@ -27,7 +27,7 @@ from zetadp.base.validation import UserError, in_range
 CANDIDATES = (2, 10, 100, 1000)
 """Numbers of equally likely candidates, of which an attacker names one."""
 DELTAS = (1e-3, 1e-5, 1e-6)
-DRAWN = (0.0, *(10 ** (-3 + 3 * place / 59) for place in range(60)))
+DRAWN = (0.0, *(10 ** (-3 + 3 * step / 59) for step in range(60)))
 """Rates of false alarms at which the trade-off curve is drawn."""
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Shares of delta at which `Risk.odds` looks for the smallest bound."""
@@ -79,8 +79,8 @@ class Risk:
         delta, guarantee = min(run.delta for run in runs), "holds" if noise_of(runs) == NoiseSource.OS else "simulated"
         exposures = over_runs(runs, delta, measure=promised).values()
         # Which of several exposures is the weakest, only the accountant of declared releases says.
-        kept = _weakest(exposures) if declared_together(runs) else tuple(distinct(exposures))
-        return cls(name or runs[-1].name, tuple(runs), kept, guarantee)
+        relevant = _weakest(exposures) if declared_together(runs) else tuple(distinct(exposures))
+        return cls(name or runs[-1].name, tuple(runs), relevant, guarantee)
 
     @property
     def delta(self) -> float:
@@ -158,11 +158,11 @@ class Risk:
 
 def _weakest(exposures: Iterable[Exposure]) -> tuple[Exposure, ...]:
     """Drop exposures that differ from another one only by a smaller sampling probability, as they never cost more."""
-    found: dict[object, Exposure] = {}
+    weakest: dict[object, Exposure] = {}
     largest: dict[object, float] = {}
     for exposure in distinct(exposures):
         ((kind, count), *others) = exposure.items()
         alike = composition.ordered(exposure) if others else ((kind.always_drawn(), count),)
         if kind.sampling_probability > largest.get(alike, 0.0):
-            found[alike], largest[alike] = exposure, kind.sampling_probability
-    return tuple(found.values())
+            weakest[alike], largest[alike] = exposure, kind.sampling_probability
+    return tuple(weakest.values())

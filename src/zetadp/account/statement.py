@@ -105,14 +105,14 @@ def run_statement(
     totals = seen_by(run, "server") or {}
     kinds = distinct(totals.values())
     summed = run.sums is not None and run.private
-    unhidden = any(each.private and each.noise == NoiseSource.SEEDED for each in earlier)
-    named: tuple[Audience, ...] = ("server", "messages", "node", "reader") if run.sums else ("server", "node", "reader")
-    audiences = {audience: _audience(run, audience) for audience in named}
+    unhidden = any(attempt.private and attempt.noise == NoiseSource.SEEDED for attempt in earlier)
+    names: tuple[Audience, ...] = ("server", "messages", "node", "reader") if run.sums else ("server", "node", "reader")
+    audiences = {audience: _audience(run, audience) for audience in names}
     alone = audiences["messages"] if summed else None
     # In a sum, contributions of one person at two nodes are under the same noise, so their costs do not compose. The
     # costs of single messages compose and are an upper bound.
     apart = seen_by(run, "messages") if summed else totals
-    found = {
+    content = {
         "kind": "run",
         "name": run.name,
         "guarantee": "simulated" if run.private and unhidden else _guarantee([run]),
@@ -143,7 +143,7 @@ def run_statement(
         "covers": _list("covers", unit, rows),
         "does_not_cover": does_not_cover(unit, summed=summed, rows=rows),
     }
-    return Statement(statement=_words("run_claim", found, rows), **found)
+    return Statement(statement=_words("run_claim", content, rows), **content)
 
 
 def _rows(run: Run, rows: MixedRows) -> dict[str, Any]:
@@ -184,8 +184,8 @@ def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
         return None
     runs = [*earlier, run]
     together = Total.of(runs, run.delta)
-    seeded = sum(each.private and each.noise == NoiseSource.SEEDED for each in earlier)
-    found: dict[str, Any] = {
+    seeded = sum(attempt.private and attempt.noise == NoiseSource.SEEDED for attempt in earlier)
+    content: dict[str, Any] = {
         "number": len(earlier),
         "epsilon_together": _number(together.epsilon),
         "seeded": seeded,
@@ -194,9 +194,9 @@ def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
         else _curve(runs, over_runs(runs, run.delta, measure=promised), run.unit),
         **_basis(together),
     }
-    if any(each.images for each in runs):
-        found["counted"] = f"all images of a {run.unit} together"
-    return found
+    if any(attempt.images for attempt in runs):
+        content["counted"] = f"all images of a {run.unit} together"
+    return content
 
 
 def account_run(ledger: Path, model: Path, *, name: str) -> Statement:
@@ -270,7 +270,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     """Return the privacy statement of a cohort after all runs on it.
 
     One run's epsilon is for a hospital that trains once. Here every run counts: first the private runs alone, then all
-    runs. Runs with masked sums count as their servers see them, and beside it with their single messages. The second
+    runs. Runs with masked sums count as their servers see them, and also with their single messages. The second
     total is "none" as soon as one run had no noise.
 
     Parameters
@@ -300,7 +300,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     by_image = [run.name for run in private if run.images]
     guarantee = _guarantee(runs)
     stated = "none" if broken else guarantee
-    found = {
+    content = {
         "kind": "total",
         "guarantee": stated,
         **_setting(unit, runs),
@@ -319,7 +319,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
         "does_not_cover": does_not_cover(unit)[1:],
     }
     central = any(run.threat == CENTRAL_HOLDER for run in private)
-    return Statement(statement=_words("total_claim", found, guarantee, central), **found)
+    return Statement(statement=_words("total_claim", content, guarantee, central), **content)
 
 
 def cited_laws(runs: Iterable[Run]) -> list[str]:
@@ -346,17 +346,17 @@ def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _words(sentences: str, *given: object) -> str:
+def _words(sentences: str, *arguments: object) -> str:
     """Return sentences of the template on one line."""
-    return " ".join(str(getattr(_sentences(), sentences)(*given)).split())
+    return " ".join(str(getattr(_sentences(), sentences)(*arguments)).split())
 
 
-def _list(entries: str, *given: object) -> list[str]:
+def _list(entries: str, *arguments: object) -> list[str]:
     """Return a list of the template."""
-    return [line for line in str(getattr(_sentences(), entries)(*given)).splitlines() if line]
+    return [line for line in str(getattr(_sentences(), entries)(*arguments)).splitlines() if line]
 
 
-def _shown(value: float | str) -> str:
+def _format_epsilon(value: float | str) -> str:
     """Return an epsilon for display, or "no guarantee"."""
     return "no guarantee" if float(value) == math.inf else rounded_up(value, digits=3)
 
@@ -375,7 +375,7 @@ def _points(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
 def _sentences() -> Any:  # noqa: ANN401  (macros of a template)
     """Return the template's macros, compiled where a statement is first written or read."""
     filters: dict[str, Callable[..., Any]] = {
-        "shown": _shown,
+        "shown": _format_epsilon,
         "number": "{:g}".format,
         "percent_down": _percent_down,
         "points": _points,

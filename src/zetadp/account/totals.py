@@ -58,14 +58,14 @@ class Total:
     def of(cls, runs: Iterable[Run], delta: float, *, unmasked: bool = False) -> Total:
         """Add up runs; parameters are those of `zetadp.account.exposure.total`."""
         several = list(runs)
-        found = total(several, delta, unmasked=unmasked)
+        epsilon = total(several, delta, unmasked=unmasked)
         of_runs = partial(cls, runs=len(several), seeded=sum(run.noise == NoiseSource.SEEDED for run in several))
         if declared_together(several):
-            return of_runs(found, found, delta, "declared")
+            return of_runs(epsilon, epsilon, delta, "declared")
         limit = None if unmasked else common_limit(several)  # a limit is on sums as the server sees them
         if limit is not None and limit.delta <= delta:
-            return of_runs(found, limit.epsilon, delta, "limit", limit)
-        return of_runs(found, total(several, delta, unmasked=unmasked, measure=promised), delta, "odometer")
+            return of_runs(epsilon, limit.epsilon, delta, "limit", limit)
+        return of_runs(epsilon, total(several, delta, unmasked=unmasked, measure=promised), delta, "odometer")
 
     @property
     def simulation(self) -> str:

@@ -2,9 +2,9 @@
 
 A finished run is sealed: one file holds the hash of every other. The seal detects accidental changes. Someone who
 changes files on purpose can seal the run again, so verification recomputes the statement from the ledger, whose lines
-are chained, and computes its epsilon with code that shares nothing with the accountant. A whole chain can be made anew,
-so a run alone proves nothing: something outside must vouch for the head of its ledger. That is the register next to the
-live ledgers (`zetadp.account.book`), or a head that somebody noted elsewhere.
+are chained, and computes its epsilon with code that shares nothing with the accountant. Someone could rewrite the
+whole chain, so a run alone proves nothing: something outside must vouch for the head of its ledger. That is the
+register next to the live ledgers (`zetadp.account.book`), or a head that somebody noted elsewhere.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ def check_neighbours(folder: Path, account: Path) -> None:
     UserError
         If the account lacks a ledger or lines of a run next to the new one.
     """
-    beside = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
+    neighbours = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
     runs = {
-        run: live for run in map(RunFolder, beside) if (live := run.live_ledger) and live.parent == account.resolve()
+        run: live
+        for run in map(RunFolder, neighbours)
+        if (live := run.live_ledger) and live.parent == account.resolve()
     }
     # A run that has no ledger yet was only prepared, unless it left a sealed copy or a checkpoint.
     gone = [live for run, live in runs.items() if not live.exists() and run.checkpoint.exists()]
@@ -71,30 +73,30 @@ def check_neighbours(folder: Path, account: Path) -> None:
         ) from error
 
 
-def recorded_in(place: Path) -> Path:
-    """Return the ledger of a run's folder, or else the place itself: a ledger, or a folder of ledgers.
+def recorded_in(path: Path) -> Path:
+    """Return the ledger of a run's folder, or else the path itself: that of a ledger, or of a folder of ledgers.
 
     A folder with a register holds the ledgers of an account, whatever one of them is called.
 
     Raises
     ------
     UserError
-        If nothing is recorded there.
+        If nothing is recorded at the path.
     """
-    if (place / REGISTER).is_file():
-        return place
-    recorded, run = ledger_files(place), RunFolder(place)
+    if (path / REGISTER).is_file():
+        return path
+    recorded, run = ledger_files(path), RunFolder(path)
     live = run.live_ledger
     if live is not None:
         if not live.is_file():
-            raise UserError(f"{live} is missing, the ledger of the run {place}. Restore it: a copy may lack releases.")
+            raise UserError(f"{live} is missing, the ledger of the run {path}. Restore it: a copy may lack releases.")
         return live
     if recorded == [run.ledger]:
         return recorded[0]
-    if recorded or place.is_file():
-        return place
+    if recorded or path.is_file():
+        return path
     raise UserError(
-        f"Expected a finished run, a ledger or a folder of ledgers, found none in {place}. A hospital "
+        f"Expected a finished run, a ledger or a folder of ledgers, found none in {path}. A hospital "
         "has none before its first run."
     )
 
@@ -138,7 +140,7 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
     run = RunFolder(folder)
     if not run.ledger.is_file():
         raise UserError(f"Expected the folder of a finished run, found no {run.ledger.name} in {folder}.")
-    found = list(_as_sealed(run))
+    results = list(_as_sealed(run))
     checks: list[tuple[str, Callable[[RunFolder, Sequence[Attempt]], None]]] = [
         ("the model names a line of the ledger", _of_ledger),
         ("plan and ledger say the same", _as_planned),
@@ -149,28 +151,30 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
         attempts = read_ledger(run.ledger)
         if not attempts:
             raise UserError("it records no training.")
-        found.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
+        results.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
     except (UserError, ValueError, KeyError, TypeError) as error:
-        return [*found, Check("the ledger's chain is unbroken", str(error))]
-    found.insert(0, _identified(run, attempts))
+        return [*results, Check("the ledger's chain is unbroken", str(error))]
+    results.insert(0, _identified(run, attempts))
     if not _known_to_both(attempts[-1]):
         del checks[-1]
-    found += [checked(what, check, run, attempts) for what, check in checks]
+    results += [checked(what, check, run, attempts) for what, check in checks]
     if ledgers is not None:
-        found.append(checked(f"{ledgers} holds this ledger and all others", Book.read, ledgers, [run.ledger]))
+        results.append(checked(f"{ledgers} holds this ledger and all others", Book.read, ledgers, [run.ledger]))
     elif head is not None:
-        fault = "" if head in attempts[-1].heads else f"{head} is no head of it"
-        found.append(Check("the ledger holds the head that was noted elsewhere", fault))
+        fault = "" if head in attempts[-1].heads else f"{head} is not a head of it"
+        results.append(Check("the ledger holds the head that was noted elsewhere", fault))
     else:
-        fault = "name the cohort's folder of ledgers, or a head that was noted elsewhere: a chain can be made anew"
-        found.append(Check("something outside vouches for the ledger", fault))
-    return found
+        fault = (
+            "name the cohort's folder of ledgers, or a head that was noted elsewhere: a whole chain can be rewritten"
+        )
+        results.append(Check("something outside vouches for the ledger", fault))
+    return results
 
 
-def checked(what: str, check: Callable[..., object], *given: object) -> Check:
+def checked(what: str, check: Callable[..., object], *arguments: object) -> Check:
     """Return the result of a check, with the error that it raised as the fault."""
     try:
-        check(*given)
+        check(*arguments)
     except (UserError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:  # files may hold anything
         return Check(what, str(error) or type(error).__name__)
     return Check(what)
@@ -189,13 +193,13 @@ def unsealed(folder: Path) -> list[str]:
 def _as_sealed(run: RunFolder) -> Iterator[Check]:
     try:
         files = read_json(run.seal)["files"]
-        wanted = {str(name): str(digest) for name, digest in files.items()}
+        digests = {str(name): str(digest) for name, digest in files.items()}
     except (UserError, OSError, ValueError, KeyError, AttributeError):
         yield Check("the run is sealed", f"{run.seal} is missing or damaged")
         return
-    for name in sorted({file.name for file in run.sealed} - wanted.keys()):
+    for name in sorted({file.name for file in run.sealed} - digests.keys()):
         yield Check(f"{name} is sealed", f"{run.seal.name} does not name it")
-    for name, digest in wanted.items():
+    for name, digest in digests.items():
         what = f"{name} is as it was sealed"
         try:
             yield Check(what, "" if content_hash(run.path / name) == digest else "it was altered")
@@ -281,13 +285,13 @@ def _as_computed_again(run: RunFolder, attempts: Sequence[Attempt]) -> None:
     most = float(single if single is not None else stated["epsilon"])
     for exposure in {composition.ordered(node.mechanisms) for node in happened.nodes.values()}:
         releases = [(kind.sampling_probability, kind.noise_multiplier, count) for kind, count in exposure]
-        found = recomputed_epsilon(releases, happened.delta)
-        if not found <= most * (1 + AGREE):
-            raise UserError(f"{found:.4g} for some node, where the statement says {most:.4g}")
+        recomputed = recomputed_epsilon(releases, happened.delta)
+        if not recomputed <= most * (1 + AGREE):
+            raise UserError(f"{recomputed:.4g} for some node, where the statement says {most:.4g}")
 
 
 def recomputed_epsilon(releases: Sequence[tuple[float, float, int]], delta: float) -> float:
-    r"""Return epsilon of sampled Gaussian releases, for checks only: it is close to the truth and no bound.
+    r"""Return epsilon of sampled Gaussian releases, for checks only: it is close to the truth and not a bound.
 
     The loss of one release is :math:`\log(1 - q + q e^{(2 x - 1) / 2 \sigma^2})`, where x is normal around 0, or around
     1 if the unit was drawn. Its distribution is put on a grid. That of all losses together is the product of the
@@ -327,6 +331,6 @@ def _epsilon_one_way(releases: Sequence[tuple[float, float, int]], delta: float,
     masses = np.maximum(np.fft.irfft(total, points)[: points // 2], 0)
     # delta(epsilon) = sum over losses above epsilon of (1 - exp(epsilon - loss)) p(loss), which falls with epsilon.
     losses = np.minimum(np.arange(points // 2) * interval, LARGEST_EXPONENT)
-    above, weighted = (np.cumsum(each[::-1])[::-1] for each in (masses, masses * np.exp(-losses)))
+    above, weighted = (np.cumsum(values[::-1])[::-1] for values in (masses, masses * np.exp(-losses)))
     enough = above - np.exp(losses) * weighted <= delta
     return float(losses[int(np.argmax(enough))]) if enough.any() else math.inf

@@ -15,7 +15,7 @@ from zetadp.base.epsilon import check_delta, rounded_up
 from zetadp.base.validation import UserError, in_range, positive
 
 EPSILONS = (1e-3, 1e3)
-"""Range of targets. Below it, training fails in the noise; above it, there is no useful privacy."""
+"""Range of targets. Below it, training fails in the noise; above it, privacy is not useful."""
 
 _DIGITS = 5
 
@@ -146,9 +146,9 @@ def _noise(target: float, delta: float, sampling_probability: float, rounds: int
     mu = gaussian.mu(target, delta)
 
     def excess(log_noise: float) -> float:
-        found = epsilon({NoisySum(sampling_probability, math.exp(log_noise)): rounds}, delta)
+        achieved = epsilon({NoisySum(sampling_probability, math.exp(log_noise)): rounds}, delta)
         # The logarithm of epsilon is close to a straight line in that of the noise.
-        return min(math.log(max(found, 1e-9) / target), 50.0)
+        return min(math.log(max(achieved, 1e-9) / target), 50.0)
 
     if sampling_probability == 1:
         noise = _rounded_up(math.sqrt(rounds) / mu)

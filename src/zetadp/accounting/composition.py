@@ -100,8 +100,8 @@ def ordered(exposure: Exposure) -> _Key:
     for kind, count in exposure.items():
         if not 0 <= count <= MOST_RELEASES:
             raise UserError(f"Expected from 0 to {MOST_RELEASES:,} releases of {kind}, found {count}.")
-    found = [(kind, count) for kind, count in exposure.items() if count]
-    return tuple(sorted(found, key=lambda each: (each[0].order, each[1], each[0].law)))
+    counts = [(kind, count) for kind, count in exposure.items() if count]
+    return tuple(sorted(counts, key=lambda entry: (entry[0].order, entry[1], entry[0].law)))
 
 
 def exact_mu(exposure: Exposure) -> float | None:
@@ -197,7 +197,7 @@ def epsilon_rdp(exposure: Exposure, delta: float) -> float:
 def epsilon_any_time(exposure: Exposure, delta: float) -> float:
     r"""Return epsilon of releases that were chosen after earlier results, valid whenever somebody stops: an odometer.
 
-    A filter has its limit beforehand. A total that is printed afterwards has not: whoever stops when the loss is high
+    A filter has its limit beforehand. A total that is printed afterwards has not: someone who stops at a high loss
     exceeds the pair (epsilon of the filter, delta). For one order :math:`\alpha`, let :math:`\rho_t` be the sum of the
     Renyi divergences of all releases up to t, each chosen with any knowledge of the results before. Then
     :math:`e^{(\alpha - 1)(L_t - \rho_t)}` is a supermartingale of the loss L that starts at one, so its mean is at most

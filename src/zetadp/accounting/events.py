@@ -121,14 +121,14 @@ def entries_of(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 def events_in(entries: Iterable[Mapping[str, Any]]) -> list[Event]:
     """Read events that `entries_of` wrote; raise an error as `Event.from_json` does."""
-    found: list[Event] = []
+    events: list[Event] = []
     for entry in entries:
         constants = dict(entry)
         nodes = constants.pop("nodes")
         if not (isinstance(nodes, list) and nodes and all(isinstance(node, str) for node in nodes)):
             raise UserError("A ledger entry names no nodes of a release.")
-        found += [Event.from_json({"node": node, **constants}) for node in nodes]
-    return found
+        events += [Event.from_json({"node": node, **constants}) for node in nodes]
+    return events
 
 
 def kind_from_json(content: Mapping[str, Any]) -> Kind:
@@ -217,11 +217,11 @@ def histories(events: Iterable[Event]) -> dict[str, NodeHistory]:
     constants: dict[str, tuple[int, float, float, Kind, int]] = {}
     by_round: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events:
-        found = (event.population, event.expected, event.clip, event.kind, event.count)
-        if constants.setdefault(event.node, found) != found:
+        values = (event.population, event.expected, event.clip, event.kind, event.count)
+        if constants.setdefault(event.node, values) != values:
             raise UserError(
                 f"The rounds of node {event.node!r} show (population, expected, clip, kind, count) = "
-                f"{constants[event.node]} and {found}. These are constants of a run: give the ledger of each run its "
+                f"{constants[event.node]} and {values}. These are constants of a run: give the ledger of each run its "
                 "own file."
             )
         by_round[event.round].append(event)
@@ -238,6 +238,6 @@ def histories(events: Iterable[Event]) -> dict[str, NodeHistory]:
             releases[event.node] += event.count
             unshielded[event.node] += 0 if clean else event.count
     return {
-        node: NodeHistory(*found, rounds=rounds[node], releases=releases[node], unshielded=unshielded[node])
-        for node, found in constants.items()
+        node: NodeHistory(*values, rounds=rounds[node], releases=releases[node], unshielded=unshielded[node])
+        for node, values in constants.items()
     }

@@ -194,7 +194,7 @@ class GaussianSum(Kind):
     @property
     def left_out(self) -> float:
         """Probability that a round draws more units of the person than `losses` considers."""
-        return _drawn(self.sampling_probability, self.units)[2]
+        return _count_distribution(self.sampling_probability, self.units)[2]
 
     def squared_mu(self, count: int) -> float | None:
         """Return the exact mu squared where every unit takes part in every sum, else None."""
@@ -218,16 +218,16 @@ class GaussianSum(Kind):
                 value_discretization_interval=interval,
                 sampling_prob=self.sampling_probability,
             )
-        drawn, chances, _ = _drawn(self.sampling_probability, self.units)
+        counts, chances, _ = _count_distribution(self.sampling_probability, self.units)
         return privacy_loss_distribution.from_mixture_gaussian_mechanism(
-            self.noise_multiplier, drawn, chances, value_discretization_interval=interval
+            self.noise_multiplier, counts, chances, value_discretization_interval=interval
         )
 
     def dp_event(self) -> DpEvent:
         """Return the event in which all units of the person are drawn whenever any unit is. This can only cost more."""
         chance = self.sampling_probability
-        drawn = chance if self.units == 1 else any_drawn(chance, self.units)
-        return gaussian_event(drawn, self.noise_multiplier / self.units)
+        probability = chance if self.units == 1 else any_drawn(chance, self.units)
+        return gaussian_event(probability, self.noise_multiplier / self.units)
 
     def of_person(self, units: int) -> Self:
         """Return the sums for a person with `units` times as many units."""
@@ -235,8 +235,8 @@ class GaussianSum(Kind):
 
     def values(self) -> dict[str, float]:
         """Return the numbers that define the kind. One unit is not mentioned."""
-        found = super().values()
-        return found if self.units > 1 else {key: value for key, value in found.items() if key != "units"}
+        numbers = super().values()
+        return numbers if self.units > 1 else {key: value for key, value in numbers.items() if key != "units"}
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def any_drawn(probability: float, units: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _drawn(probability: float, units: int) -> tuple[np.ndarray, np.ndarray, float]:
+def _count_distribution(probability: float, units: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the numbers of a person's units that a round can draw, their probabilities, and the one left out."""
     from scipy.stats import binom
 
@@ -351,6 +351,6 @@ def _drawn(probability: float, units: int) -> tuple[np.ndarray, np.ndarray, floa
         tail = binom.sf(np.arange(units + 1), units, probability)
         most = int(np.argmax(tail <= _LEFT_OUT))
         left_out = float(tail[most])
-    drawn = np.arange(most + 1)
-    chances = binom.pmf(drawn, units, probability)
-    return drawn, chances / chances.sum() if left_out else chances, left_out
+    counts = np.arange(most + 1)
+    chances = binom.pmf(counts, units, probability)
+    return counts, chances / chances.sum() if left_out else chances, left_out

@@ -35,16 +35,16 @@ def installed_kind(law: str) -> type[Kind]:
     """Return the class of a law that an installed package brings; raise `PackageError` as `kind_of`."""
     point = _entry_point(law)
     kind: Any = load(point, "law of noise")
-    own = vars(kind) if isinstance(kind, type) and issubclass(kind, Kind) else {}
+    attributes = vars(kind) if isinstance(kind, type) and issubclass(kind, Kind) else {}
     # What is inherited belongs to another law.
     required = (
-        (own, "to be a subclass of zetadp.accounting.kinds.Kind"),
-        (getattr(own.get("__dataclass_params__"), "frozen", False), "to be a frozen dataclass"),
+        (attributes, "to be a subclass of zetadp.accounting.kinds.Kind"),
+        (getattr(attributes.get("__dataclass_params__"), "frozen", False), "to be a frozen dataclass"),
         (not isabstract(kind), "to define every abstract method of Kind"),
-        (own.get("law") == law, f"to have the class attribute law = {law!r}"),
-        ("hiding" in own, "to define hiding"),
-        (own.get("summary"), "to describe what a node sends in the class attribute summary"),
-        (own.get("proof"), "to cite the proof of its privacy in the class attribute proof"),
+        (attributes.get("law") == law, f"to have the class attribute law = {law!r}"),
+        ("hiding" in attributes, "to define hiding"),
+        (attributes.get("summary"), "to describe what a node sends in the class attribute summary"),
+        (attributes.get("proof"), "to cite the proof of its privacy in the class attribute proof"),
         # The library draws Gaussian noise by itself, and credits one node with that of others.
         (not getattr(kind, "gaussian", True), "to have the class attribute gaussian = False"),
     )

@@ -47,9 +47,9 @@ def scaled_normal(size: int, deviation: float, generator: np.random.Generator, d
         Device to which the noise will be copied.
     """
     noise = for_device(size, torch.float32, device)
-    drawn = noise.numpy()
-    generator.standard_normal(dtype=np.float32, out=drawn)
-    drawn *= np.float32(deviation)
+    values = noise.numpy()
+    generator.standard_normal(dtype=np.float32, out=values)
+    values *= np.float32(deviation)
     return noise
 
 
@@ -65,7 +65,7 @@ def mean_with_noise(clipped_sum: Tensor, noise: Tensor, expected: float) -> Tens
     """
     if clipped_sum.device.type != "cpu":
         return (clipped_sum + to_device(noise, clipped_sum.device)) / expected
-    drawn = noise.numpy()
-    drawn += clipped_sum.numpy()
-    drawn /= np.float32(expected)
+    values = noise.numpy()
+    values += clipped_sum.numpy()
+    values /= np.float32(expected)
     return noise

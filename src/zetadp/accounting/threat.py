@@ -82,14 +82,14 @@ class Sums(Checked):
         UserError
             If these are fewer than two.
         """
-        found = nodes - self.colluding - self.missing
-        if found < LEAST_SHARES:
+        reliable = nodes - self.colluding - self.missing
+        if reliable < LEAST_SHARES:
             raise UserError(
                 f"Expected at least {LEAST_SHARES} of {nodes} nodes to be relied on for noise, found {nodes} - "
-                f"{self.colluding} colluding - {self.missing} missing = {found}. Declare fewer, or use local noise.",
+                f"{self.colluding} colluding - {self.missing} missing = {reliable}. Declare fewer, or use local noise.",
                 "sums",
             )
-        return found
+        return reliable
 
     def check_room(self, people: int, share: float, nodes: int) -> None:
         """Refuse sums that might leave the range of whole numbers, whatever grid is chosen.
@@ -140,4 +140,4 @@ def arm_shown(arm: str, threat: str) -> str:
 
 
 Audience: TypeAlias = Literal["server", "messages", "node", "reader"]
-"""Who looks: the server, alone or with others; whoever could undo all masks; one other node; readers of the models."""
+"""Who looks: the server, alone or with others; anyone who could undo all masks; one other node; model readers."""

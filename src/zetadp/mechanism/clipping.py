@@ -87,8 +87,8 @@ def _norms(gradients: Sequence[Tensor | Factored]) -> Tensor:
         norms.insert(0, _written_norms(written))
     if len(norms) == 1:
         return norms[0]
-    joined: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    return joined
+    combined: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return combined
 
 
 def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
@@ -105,7 +105,7 @@ def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
             whole = g.shape[1] - g.shape[1] % SHORT
             blocks, rest = g[:, :whole].reshape(len(g), whole // SHORT, SHORT), g[:, whole:]
             parts += [torch.linalg.vector_norm(blocks, dim=2) if whole else blocks.flatten(1), rest]
-        norms = _joined(parts)
+        norms = _row_norms(parts)
         enough = (norms > SMALLEST) & torch.isfinite(norms)
         if bool(enough.all()):
             return norms
@@ -117,10 +117,10 @@ def _precise_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the same norms as `_written_norms`, with all squares in float64."""
     # In blocks of columns: long rows would exceed the cache, and their float64 copies would need much memory.
     columns = COLUMNS if gradients[0].device.type == "cpu" else COLUMNS_ELSEWHERE
-    return _joined([part for g in gradients for part in torch.split(g, columns, dim=1)])
+    return _row_norms([part for g in gradients for part in torch.split(g, columns, dim=1)])
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _row_norms(parts: Sequence[Tensor]) -> Tensor:
     """Return the norm of each row over all parts, taken in float64."""
     # Parts without numbers stay, so that the order of additions follows from the shapes of layers alone.
     norms = [
@@ -129,12 +129,12 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
         else torch.zeros(len(part), dtype=torch.float64, device=part.device)
         for part in parts
     ]
-    joined: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    return joined
+    combined: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return combined
 
 
 def clipped_sums(
-    contribution: Contribution, drawn: Contributors, *, bound: float | None, chunk: int, grid: Grid | None = None
+    contribution: Contribution, contributors: Contributors, *, bound: float | None, chunk: int, grid: Grid | None = None
 ) -> ClippedSums:
     """Return, for each group of patients, the sum of their clipped contributions.
 
@@ -147,7 +147,7 @@ def clipped_sums(
     ----------
     contribution
         Contribution of a patient.
-    drawn
+    contributors
         The patients, and the group or groups of each.
     bound
         The clipping norm B; ``None`` leaves contributions as they are and gives no guarantee.
@@ -156,24 +156,28 @@ def clipped_sums(
     grid
         Truncate each clipped contribution onto this grid, check its norm in integers, and sum integers.
     """
-    items, groups, device = drawn.items, drawn.groups, drawn.inputs.device
+    items, groups, device = contributors.items, contributors.groups, contributors.inputs.device
     sizes = contribution.sizes
-    kind = _kind_of_sums(drawn, grid)
-    sums = torch.zeros(drawn.count, sum(sizes), dtype=kind, device=device)
+    kind = _kind_of_sums(contributors, grid)
+    sums = torch.zeros(contributors.count, sum(sizes), dtype=kind, device=device)
     most = max(1, chunk // max(1, items.shape[1]))
     # Passes of nearly equal size: a short last one would cost more than its share.
     patients_at_once = math.ceil(len(items) / max(1, math.ceil(len(items) / most)))
-    node_of = groups.tolist() if drawn.members is None else []
+    node_of = groups.tolist() if contributors.members is None else []
     groups = to_device(groups, device)
-    of_inputs, of_targets = (to_device(items, place) for place in (index_device(drawn.inputs), device))
+    of_inputs, of_targets = (
+        to_device(items, destination) for destination in (index_device(contributors.inputs), device)
+    )
     counted = torch.zeros((), dtype=torch.int64, device=device)
     start = 0
     while start < len(items):
         part = slice(start, start + patients_at_once)
         try:
-            factored = grid is None and drawn.members is None
-            weights, keys = (None if own is None else own[part] for own in (drawn.weights, drawn.keys))
-            images, labels = drawn.inputs[of_inputs[part]], drawn.targets[of_targets[part]]
+            factored = grid is None and contributors.members is None
+            weights, keys = (
+                None if tensor is None else tensor[part] for tensor in (contributors.weights, contributors.keys)
+            )
+            images, labels = contributors.inputs[of_inputs[part]], contributors.targets[of_targets[part]]
             rows = contribution.of_units(images, labels, factors=factored, weights=weights, keys=keys)
         except torch.OutOfMemoryError:
             # Smaller passes of the same patients change neither draw, noise, ledger entry nor sums.
@@ -191,7 +195,7 @@ def clipped_sums(
                 for row in rows
             ]
             counted += (~finite).sum()
-        if grid is None and drawn.members is None:
+        if grid is None and contributors.members is None:
             _add_clipped(sums, sizes, rows, factors, node_of[part])
         else:
             written = cast("list[Tensor]", rows)  # no part is factored here
@@ -205,17 +209,17 @@ def clipped_sums(
                     values = values.to(kind)
                     if within is not None:
                         counted += (~within & finite[few]).sum()
-                if drawn.members is None and len(values) == 1:
+                if contributors.members is None and len(values) == 1:
                     sums[node_of[start + first]] += values[0]
-                elif drawn.members is None:
+                elif contributors.members is None:
                     sums.index_add_(0, groups[part][few], values)  # whole numbers: exact in any order
                 else:
-                    _add_members(sums, values, groups, drawn.members, start + first)
+                    _add_members(sums, values, groups, contributors.members, start + first)
         start += patients_at_once
     return ClippedSums(sums=sums if grid is None else sums.long(), not_finite=counted)
 
 
-def _kind_of_sums(drawn: Contributors, grid: Grid | None) -> torch.dtype:
+def _kind_of_sums(contributors: Contributors, grid: Grid | None) -> torch.dtype:
     """Return the type in which sums are exact on a grid, or else float32.
 
     A sum of n patients is at most n times the bound. Below 2**53 steps it is exact in float64, which a CPU truncates
@@ -223,9 +227,9 @@ def _kind_of_sums(drawn: Contributors, grid: Grid | None) -> torch.dtype:
     """
     if grid is None:
         return torch.float32
-    most = max(len(drawn.items), 0 if drawn.members is None else len(drawn.members))
+    most = max(len(contributors.items), 0 if contributors.members is None else len(contributors.members))
     fits = most * 2**grid.bits <= EXACT_SUM
-    return torch.float64 if fits and drawn.inputs.device.type == "cpu" else torch.int64
+    return torch.float64 if fits and contributors.inputs.device.type == "cpu" else torch.int64
 
 
 def _add_clipped(
@@ -238,12 +242,12 @@ def _add_clipped(
     """
     stop = 0
     for node, neighbours in groupby(nodes):
-        own = slice(stop, stop := stop + len([*neighbours]))
+        rows = slice(stop, stop := stop + len([*neighbours]))
         for total, g in zip(torch.split(sums[node], list(sizes)), gradients, strict=True):
             if isinstance(g, Factored):
-                g[own].add_to(total, factors[own])
+                g[rows].add_to(total, factors[rows])
             else:
-                total.unsqueeze(0).addmm_(factors[None, own], g[own])
+                total.unsqueeze(0).addmm_(factors[None, rows], g[rows])
 
 
 def _add_members(sums: Tensor, values: Tensor, groups: Tensor, members: Tensor, start: int) -> None:
@@ -265,5 +269,5 @@ def _add_members(sums: Tensor, values: Tensor, groups: Tensor, members: Tensor, 
     at_once = max(1, COLUMNS // values.shape[1])
     for begin in range(first, last, at_once):
         part = slice(begin, min(begin + at_once, last))
-        places = to_device(members[part] - start, values.device)
-        sums.index_add_(0, groups[part], values[places])
+        positions = to_device(members[part] - start, values.device)
+        sums.index_add_(0, groups[part], values[positions])

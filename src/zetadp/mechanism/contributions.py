@@ -41,16 +41,16 @@ class Contributors:
         Inputs and targets of all items, shape (item, ...). Each pass looks up those of its patients, so that memory
         holds the inputs of one pass and not of a round.
     items
-        Positions of each patient's items, shape (patient, image), in CPU memory or on the device of the inputs. There
-        may be no patient.
+        Positions of each patient's items, shape (patient, image), in CPU memory or on the device of the inputs. May be
+        empty.
     groups
         Group (node) of each patient, shape (patient,), in CPU memory, because reading it from a GPU would cause a wait.
     count
         Number of groups.
     members
-        If a patient can be in no sum or in several, as with mixed rows: places of patients, in ascending order, shape
-        (membership,). Each patient is added to the group at the same place of ``groups``. None if each patient is in
-        one sum.
+        If a patient can be in no sum or in several, as with mixed rows: positions of patients, in ascending order,
+        shape (membership,). Each patient is added to the group at the same position of ``groups``. None if each
+        patient is in one sum.
     weights
         Weight of each image in its patient's mean, shape (patient, image), each row summing to one. None if all images
         weigh the same.
@@ -143,8 +143,8 @@ class Gradient:
         # An ordinary gradient of one patient is a third quicker than a pass that follows rules.
         if (len(labels) == 1 or not self.rules) and (keys is not None or not knows_units(self.model)):
             return [*_one_after_the_other(self, images, labels, weights, keys)]
-        found, of_layers = _gradients_of_a_pass(self, images, labels, weights, keys, factors=factors)
-        return [of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in names]
+        gradients, of_layers = _gradients_of_a_pass(self, images, labels, weights, keys, factors=factors)
+        return [of_layers[name].smallest(factors=factors) if name in of_layers else gradients[name] for name in names]
 
 
 class Statistic(ABC):
@@ -182,13 +182,13 @@ class Statistic(ABC):
         keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
         """Return the vectors of all patients, or weighted means of the vectors of single images."""
-        found = self(images, labels)
+        vectors = self(images, labels)
         if weights is None:
-            return [found]
-        single = [self(images[:, [place]], labels[:, [place]]) for place in range(labels.shape[1])]
+            return [vectors]
+        single = [self(images[:, [index]], labels[:, [index]]) for index in range(labels.shape[1])]
         weighted = (torch.stack(single, dim=1) * weights[..., None]).sum(dim=1)
-        # Patients with images enough keep their bits, whoever else has too few.
-        return [torch.where((weights > 0).all(dim=1, keepdim=True), found, weighted)]
+        # Patients with enough images keep their bits, even if other patients have too few.
+        return [torch.where((weights > 0).all(dim=1, keepdim=True), vectors, weighted)]
 
 
 Layer = TypeVar("Layer", bound=type[nn.Module])
@@ -241,15 +241,15 @@ def of_any_layer(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> d
 
     The module is evaluated once more, mapped over units by `torch.vmap`.
     """
-    own = {name: p.detach() for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
+    parameters = {name: p.detach() for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
 
-    def product(own: dict[str, Tensor], x: Tensor, gradient: Tensor) -> Tensor:
-        output: Tensor = functional_call(layer, own, (x,))
+    def product(parameters: dict[str, Tensor], x: Tensor, gradient: Tensor) -> Tensor:
+        output: Tensor = functional_call(layer, parameters, (x,))
         return (output * gradient.conj()).real.sum() if output.is_complex() else (output * gradient).sum()
 
-    of_units = (each.unflatten(0, (units, -1)) for each in (x, gradient))  # type: ignore[no-untyped-call]
-    found: dict[str, Tensor | Factored] = vmap(grad(product), (None, 0, 0))(own, *of_units)
-    return found
+    of_units = (tensor.unflatten(0, (units, -1)) for tensor in (x, gradient))  # type: ignore[no-untyped-call]
+    gradients: dict[str, Tensor | Factored] = vmap(grad(product), (None, 0, 0))(parameters, *of_units)
+    return gradients
 
 
 def knows_units(model: nn.Module) -> bool:
@@ -284,41 +284,46 @@ def _gradients_of_a_pass(
     model, layout, losses = of.model, of.layout, of.losses
     patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
-    own = {name: parameters[name].detach() for name in layout.names}
+    detached = {name: parameters[name].detach() for name in layout.names}
     ruled: dict[str, nn.Module] = {}
     rules: dict[str, Rule] = {}
-    given = set()
-    for place, module in model.named_modules():
-        weight = _parameter(place, "weight")
+    ruled_names = set()
+    for layer, module in model.named_modules():
+        weight = _parameter(layer, "weight")
         if not _knows_units(module):
             if trained := _trained(module):
-                ruled[place], rules[place] = module, _RULES.get(type(module), of_any_layer)
-                given |= {_parameter(place, name) for name in trained}
-        elif factors and type(module) in _PRODUCTS and weight in own and are_smaller(per_patient, *own[weight].shape):
-            ruled[place], rules[place] = module, _of_product
-            given.add(weight)
+                ruled[layer], rules[layer] = module, _RULES.get(type(module), of_any_layer)
+                ruled_names |= {_parameter(layer, name) for name in trained}
+        elif (
+            factors
+            and type(module) in _PRODUCTS
+            and weight in detached
+            and are_smaller(per_patient, *detached[weight].shape)
+        ):
+            ruled[layer], rules[layer] = module, _of_product
+            ruled_names.add(weight)
     leaves = {
         name: parameter.unsqueeze(0).expand(patients, *parameter.shape).requires_grad_()
-        for name, parameter in own.items()
-        if name not in given
+        for name, parameter in detached.items()
+        if name not in ruled_names
     }
     with calls_of(ruled) as calls, drawn_by_unit(keys):
         inputs = images.flatten(0, 1)
         # Where no parameter has a leaf of its own, the network's are taken: nothing asks for their gradients.
-        scores = functional_call(model, {**own, **leaves}, (inputs,)) if leaves else model(inputs)
+        scores = functional_call(model, {**detached, **leaves}, (inputs,)) if leaves else model(inputs)
     own_losses = one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
     loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
-    wanted: list[Any] = [*leaves.values(), *(call.output for call in calls)]
-    found = torch.autograd.grad(loss, wanted)
-    rows = dict(zip(leaves, _rows(found[: len(leaves)], patients), strict=True))
+    variables: list[Any] = [*leaves.values(), *(call.output for call in calls)]
+    gradients = torch.autograd.grad(loss, variables)
+    rows = dict(zip(leaves, _rows(gradients[: len(leaves)], patients), strict=True))
     factored: dict[str, Factored] = {}
-    for call, gradient in zip(calls, found[len(leaves) :], strict=True):
+    for call, gradient in zip(calls, gradients[len(leaves) :], strict=True):
         for parameter, value in rules[call.name](ruled[call.name], call.x, gradient, patients).items():
             name = _parameter(call.name, parameter)
-            if name not in own:
+            if name not in detached:
                 continue
             if isinstance(value, Factored):
-                factored[name] = value.joined(factored[name]) if name in factored else value
+                factored[name] = value.plus(factored[name]) if name in factored else value
             else:
                 (row,) = _rows([value], patients)
                 rows[name] = row + rows[name] if name in rows else row
@@ -333,14 +338,14 @@ def _one_after_the_other(
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
     trained = [of.model.get_parameter(name) for name in of.layout.names]
     gradients = []
-    for place, own in enumerate(labels):
-        with drawn_by_unit(None if keys is None else keys[[place]]):
-            outputs = of.model(images[place])
-        losses = one_an_item(of.losses, outputs, own)
+    for index, targets in enumerate(labels):
+        with drawn_by_unit(None if keys is None else keys[[index]]):
+            outputs = of.model(images[index])
+        losses = one_an_item(of.losses, outputs, targets)
         # The gradient of the sum of the losses times their weights, without both operations.
-        found = torch.autograd.grad(losses, trained, weights[place].to(losses.dtype), materialize_grads=True)
-        gradients.append(found)
-    return _rows([_stacked(each) for each in zip(*gradients, strict=True)], len(labels))
+        of_patient = torch.autograd.grad(losses, trained, weights[index].to(losses.dtype), materialize_grads=True)
+        gradients.append(of_patient)
+    return _rows([_stacked(of_parameter) for of_parameter in zip(*gradients, strict=True)], len(labels))
 
 
 def _stacked(gradients: Sequence[Tensor]) -> Tensor:
@@ -353,15 +358,15 @@ def _stacked(gradients: Sequence[Tensor]) -> Tensor:
 
 def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the losses of items. Refuse anything but one real number per item, as the mean would be wrong."""
-    found = losses(outputs, targets)
-    is_tensor = isinstance(found, Tensor)
-    if not is_tensor or found.shape != targets.shape[:1] or not found.is_floating_point():
-        kind = f"shape {tuple(found.shape)} of {found.dtype}" if is_tensor else type(found).__name__
+    values = losses(outputs, targets)
+    is_tensor = isinstance(values, Tensor)
+    if not is_tensor or values.shape != targets.shape[:1] or not values.is_floating_point():
+        kind = f"shape {tuple(values.shape)} of {values.dtype}" if is_tensor else type(values).__name__
         raise UserError(
             f"loss: Expected one real loss per item, shape ({len(targets)},), found {kind}. Let it return the losses "
             "of single items, for instance with reduction='none'. A mean over a batch mixes patients."
         )
-    return found
+    return values
 
 
 def _rows(gradients: Sequence[Tensor], patients: int) -> list[Tensor]:

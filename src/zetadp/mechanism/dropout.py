@@ -1,7 +1,7 @@
-"""Dropout whose draws are a unit's own: they follow from the unit's key, not from whoever else is in the batch.
+"""Dropout whose draws follow from a unit's key, and do not depend on the other units in the batch.
 
-PyTorch draws the masks of a whole batch from one generator, so a mask depends on the unit's place among those who were
-drawn. Here the bits of a mask are a hash of the key and the place in the unit's own tensor (SplitMix64: Steele, Lea and
+PyTorch draws the masks of a whole batch from one generator, so a mask depends on the unit's position among the drawn
+units. Here the bits of a mask are a hash of the key and the index in the unit's tensor (SplitMix64: Steele, Lea and
 Flood 2014, doi:10.1145/2660193.2660195).
 """
 
@@ -73,11 +73,11 @@ class UnitDropout(TorchFunctionMode):
         if not training or p == 0:
             return input
         self.calls += 1
-        drawn = input.shape if axes is None else (*input.shape[:axes], *[1] * (input.ndim - axes))
-        places = torch.arange(torch.Size(drawn).numel() // len(self.keys), device=input.device)
-        bits = _mixed(_mixed(self.keys + self.calls)[:, None] + places) & ((1 << BITS) - 1)
-        kept = (bits >= p * 2**BITS).view(drawn) * (1 / (1 - p) if p < 1 else 0.0)
-        return input.mul_(kept) if inplace else input * kept
+        shape = input.shape if axes is None else (*input.shape[:axes], *[1] * (input.ndim - axes))
+        indices = torch.arange(torch.Size(shape).numel() // len(self.keys), device=input.device)
+        bits = _mixed(_mixed(self.keys + self.calls)[:, None] + indices) & ((1 << BITS) - 1)
+        mask = (bits >= p * 2**BITS).view(shape) * (1 / (1 - p) if p < 1 else 0.0)
+        return input.mul_(mask) if inplace else input * mask
 
 
 def _mixed(value: Tensor) -> Tensor:

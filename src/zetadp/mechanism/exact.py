@@ -24,8 +24,8 @@ from zetadp.mechanism.exact_decisions import STRIPS, Prefix, candidate, exp_boun
 
 BLOCK = 1 << 15
 """Number of candidates in one pass. All intermediate arrays then stay in cache."""
-PLACE_BITS, CHOICE_BITS, KEEP_BITS = 52, 32, 32
-"""Bits of the uniform numbers in the first pass: for the place in the strip, the strip, and the acceptance."""
+OFFSET_BITS, CHOICE_BITS, KEEP_BITS = 52, 32, 32
+"""Bits of the uniform numbers in the first pass: for the offset in the strip, the strip, and the acceptance."""
 INDEX_BITS = 16
 """Leading bits of the strip's uniform number that index a table. In most cases they determine the strip."""
 UNDECIDED_INDEX = 255
@@ -88,19 +88,19 @@ def rounded_normal(size: int, scale: Fraction | int, *, source: ByteSource = os.
 def _candidates(first: np.ndarray, second: np.ndarray, scale: Fraction, source: ByteSource) -> np.ndarray:
     """Return the accepted candidates, in order. Two random words describe each candidate.
 
-    First word: 52 bits of the place x in the strip; the lowest bit is the sign. Second word: 32 bits that choose the
+    First word: 52 bits of the offset x in the strip; the lowest bit is the sign. Second word: 32 bits that choose the
     strip, 32 bits that accept.
     """
-    place = first >> np.uint64(64 - PLACE_BITS)
+    offset = first >> np.uint64(64 - OFFSET_BITS)
     negative = (first & np.uint64(1)).astype(bool)
     choice = second >> np.uint64(KEEP_BITS)
     uniform = second & np.uint64((1 << KEEP_BITS) - 1)
-    x = place.astype(np.float64) * 2.0**-PLACE_BITS
+    x = offset.astype(np.float64) * 2.0**-OFFSET_BITS
 
     strip, doubtful = _strips(choice)
-    keep = uniform < _surely_kept()[strip]
+    keep = uniform < _acceptance_thresholds()[strip]
     unclear = np.flatnonzero(~keep)
-    accepted, doubtful_keep = _kept(strip[unclear], x[unclear], uniform[unclear])
+    accepted, doubtful_keep = _accept(strip[unclear], x[unclear], uniform[unclear])
     keep[unclear] = accepted
     magnitude, doubtful_round = _scaled(scale).rounded(strip, x)
     doubtful |= doubtful_round & keep
@@ -110,7 +110,7 @@ def _candidates(first: np.ndarray, second: np.ndarray, scale: Fraction, source: 
     for position in np.flatnonzero(doubtful):
         exact = candidate(
             Prefix(int(choice[position]), CHOICE_BITS),
-            Prefix(int(place[position]), PLACE_BITS),
+            Prefix(int(offset[position]), OFFSET_BITS),
             Prefix(int(uniform[position]), KEEP_BITS),
             scale,
             source,
@@ -132,10 +132,10 @@ def _strips(choice: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     strip = index[choice >> np.uint64(CHOICE_BITS - INDEX_BITS)].astype(np.intp)
     doubtful = np.zeros(len(choice), dtype=bool)
     coarse = np.flatnonzero(strip == UNDECIDED_INDEX)
-    found = np.searchsorted(boundaries, choice[coarse])
+    chosen = np.searchsorted(boundaries, choice[coarse])
     # A prefix equal to a boundary contains it. The last boundary contains the whole tail.
-    doubtful[coarse] = boundaries[found] == choice[coarse]
-    strip[coarse] = found
+    doubtful[coarse] = boundaries[chosen] == choice[coarse]
+    strip[coarse] = chosen
     return strip, doubtful
 
 
@@ -166,14 +166,14 @@ def _strip_tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=1)
-def _surely_kept() -> np.ndarray:
-    """Return for each strip the 32-bit prefix below which a candidate is kept at every place in the strip."""
+def _acceptance_thresholds() -> np.ndarray:
+    """Return for each strip the 32-bit prefix below which a candidate is accepted at every offset in the strip."""
     drops = [Fraction(2 * strip + 1, 2 * STRIPS**2) for strip in range(len(_strip_tables()[0]))]
     return np.array([exp_bounds(drop, KEEP_BITS)[0] for drop in drops], dtype=np.uint64)
 
 
-def _kept(strip: np.ndarray, x: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compare the acceptance's 32-bit prefix with ``exp(-t)``, ``t = x (2 i + x) / 512``; return kept, doubtful.
+def _accept(strip: np.ndarray, x: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compare the acceptance's 32-bit prefix with ``exp(-t)``, ``t = x (2 i + x) / 512``; return accepted, doubtful.
 
     Error of the polynomial for ``exp(-t)``, with u = 2**-53 and t < 1/2 as strips stay below 7 * 16:
 
@@ -201,7 +201,7 @@ def _taylor() -> list[float]:
     coefficients = [Fraction(1)]
     for power in range(1, DEGREE + 1):
         coefficients.append(-coefficients[-1] / power)
-    return [float(each) for each in coefficients]
+    return [float(fraction) for fraction in coefficients]
 
 
 _COEFFICIENTS = _taylor()

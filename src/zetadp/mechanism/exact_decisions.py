@@ -1,9 +1,9 @@
 r"""The decisions of the exact normal sampler, made in integers. Of each uniform number, only some bits are known.
 
 The magnitude of a standard normal is :math:`(i + x)\,h` with strip width h = 1/16. Strip i is drawn with probability
-proportional to :math:`w_i = e^{-(ih)^2/2}`, the height of the density at the strip's left edge. The place x in the
-strip is uniform in [0, 1). The candidate is kept with probability :math:`e^{-((i+x)^2 - i^2) h^2/2}`. The product of
-the three is proportional to :math:`e^{-((i+x)h)^2/2}`, so the candidates that are kept have exactly the half-normal
+proportional to :math:`w_i = e^{-(ih)^2/2}`, the height of the density at the strip's left edge. The offset x in the
+strip is uniform in [0, 1). The candidate is accepted with probability :math:`e^{-((i+x)^2 - i^2) h^2/2}`. The product
+of the three is proportional to :math:`e^{-((i+x)h)^2/2}`, so the accepted candidates have exactly the half-normal
 distribution.
 
 Each decision compares the known prefix of a uniform number with a number that is enclosed between two integers. It
@@ -124,7 +124,7 @@ def strip_sums(bits: int) -> tuple[list[int], list[int], int, int]:
 def strip_of(uniform: Prefix) -> int | None:
     """Return the strip i with ``w_0 + ... + w_{i-1} <= U (w_0 + w_1 + ...) < w_0 + ... + w_i``."""
     lows, highs, total_low, total_high = strip_sums(uniform.bits + GUARD)
-    # Strips surely below: highs[j] <= low end of U times the smallest total. All integers, hence the rounding down.
+    # Strips surely below: highs[j] <= low end of U times the smallest total. Integers round down.
     strip = bisect_right(highs, uniform.value * total_low >> uniform.bits)
     surely_below_next = strip < len(lows) and (uniform.value + 1) * total_high <= lows[strip] << uniform.bits
     return strip if surely_below_next else None
@@ -135,8 +135,8 @@ def drop(strip: int, x: Fraction) -> Fraction:
     return x * (2 * strip + x) / (2 * STRIPS**2)
 
 
-def kept(strip: int, x: Prefix, uniform: Prefix) -> bool | None:
-    """Return whether the candidate ``i + x`` is kept: whether ``U < exp(-drop(i, x))``."""
+def is_accepted(strip: int, x: Prefix, uniform: Prefix) -> bool | None:
+    """Return whether the candidate ``i + x`` is accepted: whether ``U < exp(-drop(i, x))``."""
     bits = uniform.bits + GUARD
     if uniform.value + 1 << GUARD <= exp_bounds(drop(strip, x.high), bits)[0]:
         return True
@@ -159,7 +159,7 @@ def candidate(choice: Prefix, x: Prefix, uniform: Prefix, scale: Fraction, sourc
     Parameters
     ----------
     choice, x, uniform
-        Prefixes of three independent uniform numbers: for the strip, the place within it, and the acceptance.
+        Prefixes of three independent uniform numbers: for the strip, the offset within it, and the acceptance.
     scale
         Standard deviation of the normal before rounding.
     source
@@ -167,7 +167,7 @@ def candidate(choice: Prefix, x: Prefix, uniform: Prefix, scale: Fraction, sourc
     """
     while (strip := strip_of(choice)) is None:
         choice.extend(source)
-    while (keep := kept(strip, x, uniform)) is None:
+    while (keep := is_accepted(strip, x, uniform)) is None:
         x.extend(source)
         uniform.extend(source)
     if not keep:

@@ -104,7 +104,7 @@ class Factored:
         left, right = (torch.where(finite[:, None, None], t, 0.0) for t in (self.left, self.right))
         return Factored(left, right, self.is_complex)
 
-    def joined(self, other: Factored) -> Factored:
+    def plus(self, other: Factored) -> Factored:
         """Return the sum of two gradients of the same patients."""
         left, right = (torch.cat(pair, dim=1) for pair in ((self.left, other.left), (self.right, other.right)))
         return Factored(left, right, self.is_complex)
@@ -115,8 +115,8 @@ class Factored:
         parts = 2 if self.is_complex else 1
         if factors and are_smaller(images, rows // parts, columns // parts):
             return self
-        found = self.left.mT @ self.right
-        return (torch.view_as_real(fold_gradient(found)) if self.is_complex else found).flatten(1)
+        product = self.left.mT @ self.right
+        return (torch.view_as_real(fold_gradient(product)) if self.is_complex else product).flatten(1)
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
         """Add the sum of scaled gradients to a total.
@@ -131,13 +131,13 @@ class Factored:
         """
         left, right = self.left, self.right
         if factors.device.type == "cpu":
-            some = factors.nonzero().squeeze(1)
-            if len(some) < len(factors):
-                left, right, factors = left[some], right[some], factors[some]
+            indices = factors.nonzero().squeeze(1)
+            if len(indices) < len(factors):
+                left, right, factors = left[indices], right[indices], factors[indices]
         left, right = (left * factors[:, None, None]).flatten(0, 1), right.flatten(0, 1)
         if self.is_complex:
-            found = fold_gradient((left.T @ right).unsqueeze(0))
-            total += torch.view_as_real(found).flatten()
+            product = fold_gradient((left.T @ right).unsqueeze(0))
+            total += torch.view_as_real(product).flatten()
         else:
             total.view(left.shape[1], -1).addmm_(left.T, right)
 
@@ -170,8 +170,8 @@ def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Call]]:
     """Collect each call of some modules, by their names, while a network is evaluated in the block."""
     seen: list[Call] = []
 
-    def note(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> Tensor:  # noqa: ANN401  (whatever a layer returns)
-        if not (not named and len(arguments) == 1 and isinstance(arguments[0], Tensor) and isinstance(output, Tensor)):
+    def note(name: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> Tensor:  # noqa: ANN401  (whatever a layer returns)
+        if keywords or not (len(arguments) == 1 and isinstance(arguments[0], Tensor) and isinstance(output, Tensor)):
             raise NotImplementedError(f"Expected a layer of one tensor that returns one tensor as {name!r}.")
         x = arguments[0]
         if not output.requires_grad:
@@ -184,7 +184,7 @@ def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Call]]:
         return output
 
     handles = [
-        module.register_forward_hook(lambda _, *given, name=name: note(name, *given), with_kwargs=True)
+        module.register_forward_hook(lambda _, *arguments, name=name: note(name, *arguments), with_kwargs=True)
         for name, module in modules.items()
     ]
     try:

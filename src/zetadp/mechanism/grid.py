@@ -201,8 +201,8 @@ def _truncated(steps: Tensor, scaled: Tensor, grid: Grid) -> Tensor:
         return whole
     reached = (whole == steps).logical_and_(steps.abs() < _beyond(grid))
     if on_cpu:
-        places = reached.nonzero(as_tuple=True)  # few, unless the numbers are zeros
-        whole[places] -= _rounded_up(scaled[places], grid)
+        indices = reached.nonzero(as_tuple=True)  # few, unless the numbers are zeros
+        whole[indices] -= _rounded_up(scaled[indices], grid)
         return whole
     return whole.sub_(_rounded_up_there(scaled, reached, grid))
 

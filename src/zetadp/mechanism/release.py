@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 DRAWN_AT_ONCE = 1 << 23
-"""Number of places that are drawn together."""
+"""Number of positions that are drawn together."""
 NOISY_AT_ONCE = 1 << 24
 """Number of coordinates to which noise is added at a time."""
 
@@ -150,10 +150,10 @@ class NodeMechanism:
             assumes that releases are independent.
         """
         event = replace(self.event, round=round_number)
-        places = self._drawn(event, again)
+        positions = self._draw_positions(event, again)
         if self.rows == 1:
-            return Draw(event, places)
-        rows, members = np.divmod(places, event.population)
+            return Draw(event, positions)
+        rows, members = np.divmod(positions, event.population)
         return Draw(event, members, rows)
 
     def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
@@ -228,14 +228,14 @@ class NodeMechanism:
         self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
 
-    def _drawn(self, event: Event, again: int) -> np.ndarray:
-        """Return the places of the drawn units: row * population + unit, in ascending order."""
-        places = self.rows * event.population
+    def _draw_positions(self, event: Event, again: int) -> np.ndarray:
+        """Draw the positions of units: row * population + unit, in ascending order."""
+        size = self.rows * event.population
         if self.seed is None:
-            return drawn_places(places, partial(bernoulli_mask, self.probability))
+            return drawn_positions(size, partial(bernoulli_mask, self.probability))
         repeated = (again,) if again else ()
         random = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated)
-        return drawn_places(places, lambda number: random.random(number) < event.sampling_probability)
+        return drawn_positions(size, lambda number: random.random(number) < event.sampling_probability)
 
     def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
         """Add noise and divide by the expected number of units. The division of integers comes last."""
@@ -249,8 +249,8 @@ class NodeMechanism:
         source = self._byte_source(event, again)
 
         def noisy(part: Tensor) -> Tensor:
-            drawn = torch.from_numpy(self._integers(event, len(part), source)) if noise is None else noise
-            return part + to_device(drawn, part.device)
+            part_noise = torch.from_numpy(self._integers(event, len(part), source)) if noise is None else noise
+            return part + to_device(part_noise, part.device)
 
         if isinstance(event.kind, MaskedSum):
             return noisy(clipped_sum)
@@ -280,15 +280,15 @@ class NodeMechanism:
         return rounded_normal(size, self.grid.noise_scale(sigma), source=source)
 
 
-def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Draw a boolean for each place, and return the places of those that are true, in ascending order.
+def drawn_positions(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Draw a boolean for each position, and return the positions of those that are true, in ascending order.
 
     Parameters
     ----------
     size
-        Number of places.
+        Number of positions.
     draw
-        Returns the given number of random booleans. It is called for at most `DRAWN_AT_ONCE` places at a time, which
+        Returns the given number of random booleans. It is called for at most `DRAWN_AT_ONCE` positions at a time, which
         limits memory.
     """
     starts = range(0, size, DRAWN_AT_ONCE)

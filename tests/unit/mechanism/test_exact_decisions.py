@@ -16,7 +16,7 @@ from zetadp.mechanism.exact_decisions import (
     candidate,
     drop,
     exp_bounds,
-    kept,
+    is_accepted,
     rounded,
     strip_of,
     strip_sums,
@@ -68,10 +68,10 @@ def test_strips_have_probabilities_proportional_to_the_density_at_their_left_edg
 def test_acceptance_is_the_exponential_of_the_drop(strip, x):
     place = Prefix(x, 200)
     boundary = math.floor(exp(drop(strip, place.low)) * 2**LONG)
-    assert kept(strip, place, Prefix(boundary - 1, LONG)) is True
-    assert kept(strip, place, Prefix(boundary, LONG)) is None
+    assert is_accepted(strip, place, Prefix(boundary - 1, LONG)) is True
+    assert is_accepted(strip, place, Prefix(boundary, LONG)) is None
     if boundary < 2**LONG - 1:
-        assert kept(strip, place, Prefix(boundary + 1, LONG)) is False
+        assert is_accepted(strip, place, Prefix(boundary + 1, LONG)) is False
 
 
 @given(
@@ -105,7 +105,7 @@ def test_all_outcomes_of_short_prefixes_together_enclose_the_exact_probabilities
         for x in (Prefix(value, place_bits) for value in range(2**place_bits)):
             magnitude = rounded(strip, x, scale)
             for value in range(2**keep_bits):
-                keep = kept(strip, x, Prefix(value, keep_bits))
+                keep = is_accepted(strip, x, Prefix(value, keep_bits))
                 if keep is False:
                     refused += mass
                 elif keep is None or magnitude is None:
