@@ -105,7 +105,7 @@ class Federation:
         ]
         self.nodes = [
             Node(
-                NodeMechanism(event, place=index, seed=0, ledger=self.ledger),
+                NodeMechanism(event, node_index=index, seed=0, ledger=self.ledger),
                 items_of([(member % RECORDS,) for member in members], images),
             )
             for index, (event, members) in enumerate(zip(events, members_of, strict=True))

@@ -147,7 +147,7 @@ class Bench:
         values = torch.complex(parts[0], parts[1]) if network.domain in COMPLEX else parts[0]
         groups = NODES.get(patients, 1) if nodes is None else nodes
         mechanisms = [
-            NodeMechanism(replace(EVENT, node=f"{node}"), ledger=Everything(), seed=0, place=node)
+            NodeMechanism(replace(EVENT, node=f"{node}"), ledger=Everything(), seed=0, node_index=node)
             for node in range(groups)
         ]
         return cls(model, layout, server, values.to(device), labels.to(device), mechanisms, gradient)

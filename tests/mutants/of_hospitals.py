@@ -156,7 +156,7 @@ def hospital_breaks_an_empty_round_off(original, contribution, nodes, records, o
 
 @mutant_of_nodes(check_hospitals_share_no_noise)
 def hospitals_seeded_alike(node):
-    node.mechanism.place = 0
+    node.mechanism.node_index = 0
 
 
 @mutant_of_nodes(check_a_hospitals_patients_add_up_to_the_clip_each)

@@ -292,14 +292,14 @@ def noise_reused_between_rounds(original, self, event, clipped_sum, again):
 @mutant(SEEDED, check_audit_of_nodes)
 def noise_seeded_alike_on_all_nodes(original, self, event, clipped_sum, again):
     first = copy.copy(self)
-    first.place = 0
+    first.node_index = 0
     return original(first, event, clipped_sum, again)
 
 
 @mutant("zetadp.training.assembly:Assembly.mechanism", check_trainings_share_no_noise)
 def nodes_built_with_one_stream(original, self, name, entropy, ledger):
     made = original(self, name, entropy, ledger)
-    made.place = 0
+    made.node_index = 0
     return made
 
 

@@ -140,7 +140,7 @@ def _batch(order: np.ndarray, start: int, size: int) -> np.ndarray:
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
 def batches_of_fixed_size(original, self, event, again):
-    order = np.random.default_rng((self.seed, self.place, event.round, again)).permutation(event.population)
+    order = np.random.default_rng((self.seed, self.node_index, event.round, again)).permutation(event.population)
     return _batch(order, 0, round(event.expected))
 
 
@@ -148,7 +148,7 @@ def batches_of_fixed_size(original, self, event, again):
 def shuffled_batches(original, self, event, again):
     size = max(1, round(event.expected))
     epoch, batch = divmod(event.round, math.ceil(event.population / size))
-    order = np.random.default_rng((self.seed, self.place, epoch)).permutation(event.population)
+    order = np.random.default_rng((self.seed, self.node_index, epoch)).permutation(event.population)
     return _batch(order, batch * size, size)
 
 
@@ -176,7 +176,7 @@ def mask_reused_in_every_round(original, self, event, again):
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
 def mask_shared_by_all_nodes(original, self, event, again):
     first = copy.copy(self)
-    first.place = 0
+    first.node_index = 0
     return original(first, event, again)
 
 

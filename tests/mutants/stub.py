@@ -193,7 +193,7 @@ def federation(
                 grid = Grid.choose(clip, noise_multiplier=sigma, population=len(own), dimension=layout.dimension)
                 mechanism: NodeMechanism = NodeMechanism(event, grid=grid, ledger=ledger)
             else:
-                mechanism = kind(event, place=place, seed=SEED, ledger=ledger)
+                mechanism = kind(event, node_index=place, seed=SEED, ledger=ledger)
             each = items_each(data)
             nodes.append(Node(mechanism, items_of([[record] for record in own], each)))
         outbox = Outbox(ledger, folder / "messages" if exact else None)

@@ -92,7 +92,7 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
         events = [poisson(f"node-{place}", **constants) for place in range(2)]
         nodes = [
             Node(
-                NodeMechanism(event, ledger=ledger, grid=grid, seed=None if exact else 0, place=place),
+                NodeMechanism(event, ledger=ledger, grid=grid, seed=None if exact else 0, node_index=place),
                 items_of([[PATIENTS * place + patient] for patient in range(PATIENTS)], CONFIG.images_of_a_patient),
             )
             for place, event in enumerate(events)

@@ -92,7 +92,7 @@ class NodeMechanism:
     seed
         Seed of the run, which protects nobody. None takes sampling and noise from the operating system. Only a seed
         can release kinds without Gaussian noise: no exact samplers of them are known.
-    place
+    node_index
         Number of the node. It separates the node's seeded streams from those of other nodes.
 
     Raises
@@ -111,10 +111,10 @@ class NodeMechanism:
         rows: int = 1,
         grid: Grid | None = None,
         seed: int | None = None,
-        place: int = 0,
+        node_index: int = 0,
     ) -> None:
         self.event, self.ledger, self.rows = event, ledger, rows
-        self.grid, self.seed, self.place = grid, seed, place
+        self.grid, self.seed, self.node_index = grid, seed, node_index
         self.probability = sampling_probability(event.population, event.expected, Fraction(event.count, rows))
         if event.count > rows or float(self.probability) != event.sampling_probability:
             raise ValueError(
@@ -158,7 +158,9 @@ class NodeMechanism:
 
     def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
         """Return the generator that chooses the items of the node's units in a round, or one of another purpose."""
-        return np.random.default_rng() if self.seed is None else stream(self.seed, purpose, self.place, round_number)
+        if self.seed is None:
+            return np.random.default_rng()
+        return stream(self.seed, purpose, self.node_index, round_number)
 
     def draw_ahead(self, round_number: int, size: int, device: torch.device, *, again: int = 0) -> None:
         """Draw the noise of one release before its sum is known, for instance while a GPU computes the sum.
@@ -234,7 +236,7 @@ class NodeMechanism:
         if self.seed is None:
             return drawn_positions(size, partial(bernoulli_mask, self.probability))
         repeated = (again,) if again else ()
-        random = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated)
+        random = stream(self.seed, Purpose.SAMPLING, self.node_index, event.round, *repeated)
         return drawn_positions(size, lambda number: random.random(number) < event.sampling_probability)
 
     def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
@@ -266,7 +268,7 @@ class NodeMechanism:
     def _noise_stream(self, event: Event, again: int) -> np.random.Generator:
         """Return the seeded stream of the noise of one release."""
         assert self.seed is not None
-        return stream(self.seed, Purpose.NOISE, self.place, event.round, again)
+        return stream(self.seed, Purpose.NOISE, self.node_index, event.round, again)
 
     def _byte_source(self, event: Event, again: int) -> ByteSource:
         """Return the source of integer noise: the operating system, or for a seeded masked sum its stream."""

@@ -122,7 +122,7 @@ class Assembly:
             rows=self.phase.rows,
             grid=self.grid,
             seed=None if exact else entropy,
-            place=self.plan.position(name),
+            node_index=self.plan.position(name),
         )
 
     def received(self, messages: Tensor, missing: Collection[str] = ()) -> Tensor:

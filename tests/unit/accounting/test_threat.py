@@ -50,7 +50,7 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
         messages = []
         for place, (size, expected) in enumerate(UNEQUAL):
             event = poisson(f"node-{place}", population=size, expected=expected, noise_multiplier=sigma, clip=clip)
-            mechanism = NodeMechanism(event, place=place, seed=5, ledger=ledger)
+            mechanism = NodeMechanism(event, node_index=place, seed=5, ledger=ledger)
             draw = mechanism.draw(0)
             ledger.record([draw.event])
             messages.append(mechanism.release(draw, torch.zeros(dimension)))

@@ -109,7 +109,7 @@ def with_noise(monkeypatch, noise) -> None:
     """Replace the shipped noise by a function of the right one, in units of the clip, and of its event."""
 
     def privatised(self, event, clipped_sum, again):
-        right = stream(self.seed, Purpose.NOISE, self.place, event.round, again).standard_normal(len(clipped_sum))
+        right = stream(self.seed, Purpose.NOISE, self.node_index, event.round, again).standard_normal(len(clipped_sum))
         drawn = np.array(noise(right, event), np.float32) * np.float32(event.noise_multiplier * event.clip)
         return (clipped_sum + torch.from_numpy(drawn)) / event.expected
 

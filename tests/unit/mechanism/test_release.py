@@ -39,7 +39,7 @@ def mechanism(
     event = poisson(f"node-{place}", **settings)
     if dimension:
         event = replace(event, kind=Direction.hiding(event.kind, dimension))
-    return NodeMechanism(event, place=place, seed=seed, ledger=ledger or HoldsEverything())
+    return NodeMechanism(event, node_index=place, seed=seed, ledger=ledger or HoldsEverything())
 
 
 def noise(mechanism: NodeMechanism, size: int, round_number: int = 0, again: int = 0) -> torch.Tensor:

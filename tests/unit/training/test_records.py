@@ -38,7 +38,7 @@ class NoLedger:
 
 def node(own: list[list[int]], place: int = 0, seed: int = 1) -> Node:
     event = poisson("a", population=len(own), expected=1, noise_multiplier=0, clip=1)
-    return Node(NodeMechanism(event, place=place, seed=seed, ledger=NoLedger()), own)
+    return Node(NodeMechanism(event, node_index=place, seed=seed, ledger=NoLedger()), own)
 
 
 def draw_of(holder: Node, members: list[int], number: int = 0) -> Draw:

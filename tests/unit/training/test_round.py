@@ -85,7 +85,9 @@ def test_noise_drawn_while_sums_are_computed_has_the_same_bits(tmp_path, monkeyp
             ledger.start(DECLARATION)
             events = [poisson(f"node-{n}", population=2, expected=1, noise_multiplier=1.0, clip=CLIP) for n in range(2)]
             nodes = [
-                Node(NodeMechanism(event, seed=3, place=n, ledger=ledger), items_of([[2 * n], [2 * n + 1]], CLASSES))
+                Node(
+                    NodeMechanism(event, seed=3, node_index=n, ledger=ledger), items_of([[2 * n], [2 * n + 1]], CLASSES)
+                )
                 for n, event in enumerate(events)
             ]
             outbox = Outbox(ledger)
