@@ -311,7 +311,7 @@ def _gradients_of_a_pass(
         inputs = images.flatten(0, 1)
         # Where no parameter has a leaf of its own, the network's are taken: nothing asks for their gradients.
         scores = functional_call(model, {**detached, **leaves}, (inputs,)) if leaves else model(inputs)
-    own_losses = one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
+    own_losses = compute_item_losses(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
     loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
     variables: list[Any] = [*leaves.values(), *(call.output for call in calls)]
     gradients = torch.autograd.grad(loss, variables)
@@ -341,7 +341,7 @@ def _one_after_the_other(
     for index, targets in enumerate(labels):
         with drawn_by_unit(None if keys is None else keys[[index]]):
             outputs = of.model(images[index])
-        losses = one_an_item(of.losses, outputs, targets)
+        losses = compute_item_losses(of.losses, outputs, targets)
         # The gradient of the sum of the losses times their weights, without both operations.
         of_patient = torch.autograd.grad(losses, trained, weights[index].to(losses.dtype), materialize_grads=True)
         gradients.append(of_patient)
@@ -356,8 +356,8 @@ def _stacked(gradients: Sequence[Tensor]) -> Tensor:
     return one.contiguous().unsqueeze(0)
 
 
-def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the losses of items. Refuse anything but one real number per item, as the mean would be wrong."""
+def compute_item_losses(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Compute the losses of items. Refuse anything but one real number per item, as the mean would be wrong."""
     values = losses(outputs, targets)
     is_tensor = isinstance(values, Tensor)
     if not is_tensor or values.shape != targets.shape[:1] or not values.is_floating_point():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, first_sentence
-from zetadp.mechanism.contributions import Losses, one_an_item
+from zetadp.mechanism.contributions import Losses, compute_item_losses
 from zetadp.training.metrics import bootstrapped, mean_interval
 from zetadp.training.networks import embedding_hint
 from zetadp.training.stateless import FAILURES, ITEMS, check_loss, check_network, copied
@@ -180,7 +180,7 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: La
         network, task_copy = copied((model, task))
         outputs = network(inputs[first])
         targets = labels[first].to(outputs.device)
-        finite = bool(torch.isfinite(one_an_item(task_copy.losses, outputs, targets)).all())
+        finite = bool(torch.isfinite(compute_item_losses(task_copy.losses, outputs, targets)).all())
         if isinstance(task_copy, OwnLoss):
             _check_alike(task_copy.loss(outputs, targets), outputs, targets)
     except FAILURES as error:

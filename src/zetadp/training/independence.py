@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import zetadp.nn.weight_gradients  # noqa: F401  (declares the rules)
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError, first_sentence
-from zetadp.mechanism.contributions import Gradient, Losses, knows_units, one_an_item
+from zetadp.mechanism.contributions import Gradient, Losses, compute_item_losses, knows_units
 from zetadp.mechanism.dropout import drawn_by_unit, drops
 from zetadp.nn.settings import OWN
 from zetadp.training.networks import embedding_hint
@@ -207,7 +207,7 @@ def check_independence(
     def evaluated(tensors: Sequence[Tensor]) -> list[Tensor]:
         with drawn_by_unit(None if keys is None else keys[:1]):
             outputs = twin(tensors[0].flatten(0, 1))
-        return [outputs, one_an_item(losses, outputs, tensors[1].flatten(0, 1))]
+        return [outputs, compute_item_losses(losses, outputs, tensors[1].flatten(0, 1))]
 
     def forward(tensors: Sequence[Tensor]) -> list[Tensor]:
         # An output that has not one row for each item cannot be divided among the units: `evaluated` refuses its loss.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.validation import UserError, first_sentence
-from zetadp.mechanism.contributions import Losses, one_an_item
+from zetadp.mechanism.contributions import Losses, compute_item_losses
 from zetadp.mechanism.dropout import drawn_by_unit, drops
 from zetadp.training.state import reachable_state
 
@@ -198,7 +198,7 @@ def check_loss(losses: Losses, outputs: Sequence[Tensor], targets: Tensor) -> tu
     def evaluate(losses: Losses, batch: Batch) -> list[Tensor]:
         with torch.enable_grad():
             predictions = batch[0].requires_grad_()
-            values = one_an_item(losses, predictions, batch[1])
+            values = compute_item_losses(losses, predictions, batch[1])
             slopes = (
                 torch.autograd.grad(values.sum(), predictions, materialize_grads=True) if values.requires_grad else ()
             )
