@@ -417,11 +417,9 @@ def factors_scaled_on_both_sides(original, self, total, factors):
     return original(self, total, factors.square())
 
 
-@mutant("zetadp.mechanism.factored:Factored.add_to", check_a_patient_that_is_not_finite_adds_zero)
-def factors_of_everybody_are_multiplied(original, self, total, factors):
-    # The original leaves out who has factor zero; here everybody has another.
-    some = type(self)(self.left * factors[:, None, None], self.right, self.is_complex)
-    original(some, total, torch.ones_like(factors))
+@mutant("zetadp.mechanism.factored:Factored.cleaned", check_a_patient_that_is_not_finite_adds_zero)
+def factors_multiplied_by_zero_uncleaned(original, self, finite):
+    return self
 
 
 @mutant("zetadp.mechanism.contributions:_of_product", check_a_contribution_is_the_slope_of_the_patients_loss)

@@ -126,15 +126,10 @@ class Factored:
         total
             Shape (row * column,), changed in place. For a complex parameter, real and imaginary parts alternate.
         factors
-            Factor of each patient, shape (patient,). On a CPU, patients with factor zero are left out, even if their
-            gradients are not finite. A GPU would wait for their number, so their gradients must be `cleaned`.
+            Factor of each patient, shape (patient,). Gradients that are not finite must be `cleaned` first: zero times
+            infinity is not zero.
         """
-        left, right = self.left, self.right
-        if factors.device.type == "cpu":
-            indices = factors.nonzero().squeeze(1)
-            if len(indices) < len(factors):
-                left, right, factors = left[indices], right[indices], factors[indices]
-        left, right = (left * factors[:, None, None]).flatten(0, 1), right.flatten(0, 1)
+        left, right = (self.left * factors[:, None, None]).flatten(0, 1), self.right.flatten(0, 1)
         if self.is_complex:
             product = fold_gradient((left.T @ right).unsqueeze(0))
             total += torch.view_as_real(product).flatten()
