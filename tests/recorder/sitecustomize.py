@@ -61,7 +61,9 @@ def plain(value):
     if isinstance(value, Path):
         return {"path": str(value)}
     if dataclasses.is_dataclass(value):
-        return plain(value.to_json() if hasattr(value, "to_json") else dataclasses.asdict(value))
+        # Paths inside of it are texts in a rule, and need not be inputs of the job.
+        content = value.to_json() if hasattr(value, "to_json") else dataclasses.asdict(value)
+        return plain(json.loads(json.dumps(content, default=str)))
     if isinstance(value, dict):
         return {"dict": {key: plain(each) for key, each in value.items()}}
     return [plain(each) for each in value] if isinstance(value, list | tuple) else value
