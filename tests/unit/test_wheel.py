@@ -71,7 +71,7 @@ def test_the_library_is_that_of_the_wheel_with_all_that_it_needs(installed, tmp_
 
 def test_a_task_of_the_papers_is_refused_with_what_to_install(installed, tmp_path):
     code = "from zetadp.training.task import task_of; task_of({'name': 'ecg'})"
-    assert "The tasks of the papers are in zetadp-papers" in call(installed, "python", "-c", code, at=tmp_path, code=1)
+    assert "What the papers bring is in zetadp-papers" in call(installed, "python", "-c", code, at=tmp_path, code=1)
 
 
 def test_own_data_are_trained_accounted_and_explained(installed, tmp_path):
