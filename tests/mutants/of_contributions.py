@@ -26,7 +26,7 @@ from zetadp.brain.images import to_records
 from zetadp.mechanism import clipping
 from zetadp.mechanism.clipping import ClippedSums
 from zetadp.mechanism.contributions import Contribution, Contributors
-from zetadp.mechanism.grid import Grid, to_grid
+from zetadp.mechanism.grid import Grid, whole_steps
 from zetadp.mechanism.release import Draw
 from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
@@ -220,7 +220,7 @@ def check_nothing_longer_than_the_clip_gets_onto_the_grid(folder: Path) -> None:
         for columns in (1, 4, 16, 100, 4096):
             for length in (0.5, 0.999, 1.001, 1.5, 2.0, math.sqrt(columns), 1e3):
                 row = torch.full((1, columns), CLIP * length / math.sqrt(columns), dtype=torch.float64)
-                values, _ = to_grid(row, grid)
+                values, _ = whole_steps(row, grid)
                 squared = sum(int(value) ** 2 for value in values[0].tolist())
                 assert squared <= 4**bits, f"{columns} coordinates of {2**bits} steps and length {length} got through"
                 if length < 1:

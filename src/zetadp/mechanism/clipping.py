@@ -205,7 +205,7 @@ def clipped_sums(
                 few = slice(first, first + at_once)
                 values = torch.cat([row[few] * factors[few, None] for row in written], dim=1)
                 if grid is not None:
-                    values, within = whole_steps(values.double(), grid)
+                    values, within = whole_steps(values, grid)
                     values = values.to(kind)
                     if within is not None:
                         counted += (~within & finite[few]).sum()

@@ -116,37 +116,30 @@ class Grid:
         return Fraction(noise_multiplier) * (1 << self.bits)
 
 
-def to_grid(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+def whole_steps(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor | None]:
     """Truncate each patient's clipped gradient onto the grid. Gradients longer than the bound become zero.
 
     Parameters
     ----------
     rows
-        Real floating-point tensor of shape (patient, dimension), of norm at most ``grid.bound`` by the clipping.
+        Real floating-point tensor of shape (patient, dimension), of norm at most ``grid.bound`` by the clipping. It is
+        overwritten if it is float64.
     grid
         The grid.
 
     Returns
     -------
     values, within
-        int64 tensor of shape (patient, dimension) with ``abs(values) * step <= abs(rows)``, the largest such integers;
-        and, of shape (patient,), whether the integer norm is within the bound. A row that is not, or is not finite,
-        has all values zero. How many there are is a function of private data and stays at the node.
+        Whole numbers of shape (patient, dimension) with ``abs(values) * step <= abs(rows)``, the largest such ones, in
+        float64, in which their sums up to `EXACT_SUM` are exact; and, of shape (patient,), whether the integer norm is
+        within the bound, or None if all surely are. A row that is not, or is not finite, has all values zero. How many
+        there are is a function of private data and stays at the node.
     """
     if not rows.dtype.is_floating_point:
         raise ValueError(
             f"Expected real floating-point rows, found {rows.dtype}. Give complex numbers as pairs of real ones."
         )
-    values, within = whole_steps(rows.to(torch.float64, copy=True), grid)
-    return values.long(), torch.ones(len(rows), dtype=torch.bool) if within is None else within
-
-
-def whole_steps(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor | None]:
-    """Return `to_grid` in float64, in which numbers of steps and their sums up to `EXACT_SUM` are exact.
-
-    Rows are float64, and are overwritten. There is no second result if all norms are surely within the bound.
-    """
-    scaled = rows.mul_(2.0**grid.bits / grid.bound if _is_power(grid.bound) else 2.0**grid.bits)
+    scaled = rows.double().mul_(2.0**grid.bits / grid.bound if _is_power(grid.bound) else 2.0**grid.bits)
     steps = scaled
     if not _is_power(grid.bound):
         # A tensor on the rows' device: GPUs multiply by the reciprocal of a plain number, which rounds differently.

@@ -10,9 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zetadp.mechanism import grid as grids
-from zetadp.mechanism.grid import MOST_BITS, Grid, from_grid, norms_within, to_grid
+from zetadp.mechanism.grid import MOST_BITS, Grid, from_grid, norms_within, whole_steps
 
 BOUNDS = st.sampled_from([1.0, 2.0, 0.5, 0.37, 1e-3, 3.0, 1e30, 2.0**-100]) | st.floats(1e-6, 1e6)
+
+
+def on_grid(rows: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows in whole steps of the grid, int64, and whether each is within the bound."""
+    values, within = whole_steps(rows.clone(), grid)
+    return values.long(), torch.ones(len(rows), dtype=torch.bool) if within is None else within
 
 
 def truncated(number: float, grid: Grid) -> int:
@@ -34,7 +40,7 @@ def truncated(number: float, grid: Grid) -> int:
 def test_truncation_is_exact_and_longer_rows_give_nothing(bound, bits, relative, width):
     grid = Grid(bound, bits)
     rows = torch.tensor([relative], dtype=torch.float64).mul(bound).to(width)
-    values, within = to_grid(rows, grid)
+    values, within = on_grid(rows, grid)
     if not rows.isfinite().all():
         assert not within[0]
         assert not values.any()
@@ -58,7 +64,7 @@ def test_quotients_that_a_division_rounds_to_an_integer_are_truncated(bound):
     beside = np.nextafter(whole * grid.step, np.where(np.arange(whole.size) % 2, 0.0, np.inf))
     rows = torch.from_numpy(beside * np.where(whole % 2, 1, -1)).reshape(2, -1)
     plain = (rows * 2.0**grid.bits / bound).long()
-    values, within = to_grid(rows, grid)
+    values, within = on_grid(rows, grid)
     wanted = torch.tensor([[truncated(number, grid) for number in row] for row in rows.tolist()])
     assert within.all()
     assert torch.equal(values, wanted)
@@ -102,11 +108,16 @@ def test_rows_at_the_bound_are_within_and_rows_beyond_are_not(bits, bound):
     grid = Grid(bound, bits)
     far = [grid.step, 0.0]
     rows = [[bound, 0.0], [bound, grid.step], [bound, math.nan], far, [1e30, 0.0]]
-    values, within = to_grid(torch.tensor(rows, dtype=torch.float64), grid)
+    values, within = on_grid(torch.tensor(rows, dtype=torch.float64), grid)
     assert within.tolist() == [True, False, False, True, False]
     assert values.tolist() == [[2**bits, 0], [0, 0], [0, 0], [1, 0], [0, 0]]
-    single, alone = to_grid(torch.tensor([far], dtype=torch.float64), grid)
+    single, alone = on_grid(torch.tensor([far], dtype=torch.float64), grid)
     assert (single.tolist(), alone.tolist()) == ([[1, 0]], [True])
+
+
+def test_complex_rows_are_refused_because_truncation_would_drop_their_imaginary_parts():
+    with pytest.raises(ValueError, match="pairs of real ones"):
+        whole_steps(torch.zeros(1, 2, dtype=torch.complex64), Grid(1.0, 8))
 
 
 @given(sigma=st.floats(0.01, 1e4), population=st.integers(1, 10**5), dimension=st.integers(1, 10**8), bound=BOUNDS)
