@@ -350,7 +350,7 @@ class Ledger:
     @property
     def permitted(self) -> int:
         """Number of attempts that may release something if the noise protects real patients."""
-        return max((attempt.permitted for attempt in self.attempts), default=1)
+        return permitted_attempts(self.attempts)
 
     def permit(self) -> None:
         """Permit one more attempt of a run whose noise protects real patients.
@@ -491,6 +491,11 @@ def require_attempts(path: Path, attempts: Sequence[Attempt]) -> Sequence[Attemp
 def protected_attempts(attempts: Sequence[Attempt]) -> int:
     """Return the number of attempts that released something with noise from the operating system."""
     return sum(bool(attempt.releases()) and attempt.declaration.noise == NoiseSource.OS for attempt in attempts)
+
+
+def permitted_attempts(attempts: Iterable[Attempt]) -> int:
+    """Return the number of attempts that may release something if the noise protects real patients."""
+    return max((attempt.permitted for attempt in attempts), default=1)
 
 
 def _parse(path: Path) -> tuple[list[Attempt], str, int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zetadp.account.ledger import protected_attempts, read_ledger
+from zetadp.account.ledger import permitted_attempts, protected_attempts, read_ledger
 from zetadp.account.offers import offer
 from zetadp.accounting.threat import NoiseSource
+from zetadp.base.differences import differences
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
@@ -37,12 +38,13 @@ def check_partition(config: Config, results: Path, ledgers: Path) -> None:
         trained, now = read_json(run.plan), config.plan(name).partition
         if trained["training"]["noise"] != NoiseSource.OS or not trained["nodes"][0]["noise_multiplier"]:
             continue
-        then = trained["partition"]
-        changed = [f"{key} (then {then.get(key)}, now {value})" for key, value in now.items() if then.get(key) != value]
+        changed = [
+            f"partition.{change.key} (then {change.before}, now {change.now})"
+            for change in differences(trained["partition"], now)
+        ]
         if changed and not _is_permitted(ledger):
             raise UserError(
-                f"Expected the partition with which {run.path} was trained, found a change of partition."
-                f"{', partition.'.join(changed)}. "
+                f"Expected the partition with which {run.path} was trained, found a change of {', '.join(changed)}. "
                 f"{offer('undo that', f'permit another attempt (zetadp permit {ledger})')}"
             )
 
@@ -50,4 +52,4 @@ def check_partition(config: Config, results: Path, ledgers: Path) -> None:
 def _is_permitted(ledger: Path) -> bool:
     """Return whether a ledger permits an attempt after those that it has."""
     attempts = read_ledger(ledger)
-    return protected_attempts(attempts) < max((attempt.permitted for attempt in attempts), default=1)
+    return protected_attempts(attempts) < permitted_attempts(attempts)
