@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from inspect import Signature, isfunction, signature
 from typing import Any, TypeVar
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, nearest
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
@@ -70,10 +69,10 @@ def _explain(allowed: Signature, kwargs: Mapping[str, Any], parts: Mapping[str, 
     if not unknown:
         return f"{expected}; {error}."
     part_of = {name: part for part, kind in parts.items() for name in signature(kind).parameters}
-    nearest, hint = get_close_matches(unknown[0], [*names, *part_of], n=1), ""
-    if nearest and nearest[0] in names:
-        hint = f" Did you mean {nearest[0]!r}?"
-    elif nearest:
-        part = part_of[nearest[0]]
-        hint = f" Did you mean {part}=zetadp.{parts[part].__name__}({nearest[0]}=...)?"
+    choice, hint = nearest(unknown[0], [*names, *part_of]), ""
+    if choice in names:
+        hint = f" Did you mean {choice!r}?"
+    elif choice is not None:
+        part = part_of[choice]
+        hint = f" Did you mean {part}=zetadp.{parts[part].__name__}({choice}=...)?"
     return f"{expected}, found {', '.join(unknown)}.{hint}"

@@ -273,8 +273,13 @@ def one_of(allowed: Iterable[Name], **values: str) -> None:
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the choice nearest to ``word``, or an empty string."""
-    near = get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    choice = nearest(word, choices)
+    return "" if choice is None else f" Did you mean {choice!r}?"
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice nearest to ``word``, or None if none is near."""
+    return next(iter(get_close_matches(word, list(choices), n=1, cutoff=0.6)), None)
 
 
 def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str) -> Settings:
