@@ -150,7 +150,7 @@ def concentration_for_epsilon(target: float, probability: float, dimension: int,
         upper += 1
     while excess(lower) > 0:
         lower -= 1
-    found = brentq(excess, lower, upper, xtol=composition.TOLERANCE)
-    while excess(found) > composition.TOLERANCE:
-        found -= composition.TOLERANCE
-    return math.exp(found)
+    root = brentq(excess, lower, upper, xtol=composition.TOLERANCE)
+    while excess(root) > composition.TOLERANCE:
+        root -= composition.TOLERANCE
+    return math.exp(root)

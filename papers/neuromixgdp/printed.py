@@ -149,7 +149,7 @@ def renyi_epsilon(
     .. math:: \frac{T}{\alpha - 1} \log \Big( (1-p)^{\alpha-1} (\alpha p - p + 1)
               + \sum_{l=2}^{\alpha} \binom{\alpha}{l} (1-p)^{\alpha-l} p^l e^{(l-1) \epsilon(l)} \Big).
 
-    `accounting.epsilon_rdp` uses the same Renyi divergence, with more orders and a tighter conversion.
+    `composition.epsilon_rdp` uses the same Renyi divergence, with more orders and a tighter conversion.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Two tight accountants that share no code must agree, wherever they are asked.
 
-`accounting.epsilon_pld` rounds the privacy loss up to a grid, which gives an upper bound on epsilon. Opacus's privacy
+`composition.epsilon_pld` rounds the privacy loss up to a grid, which gives an upper bound on epsilon. Opacus's privacy
 random variables (Gopi, Lee and Wutschitz 2021, arXiv:2106.02848) preserve the mean loss of each round and bound the
 error, which gives a lower and an upper bound. They compare the cohort with the patient against the cohort without: the
 worse direction in all these cases. Our epsilon, of both directions, must lie between both bounds.

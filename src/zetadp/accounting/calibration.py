@@ -23,7 +23,7 @@ _DIGITS = 5
 def noise_for_epsilon(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
     """Return the smallest noise multiplier at which `rounds` rounds cost at most `target` at `delta`.
 
-    The target applies to the value that is quoted later, `accounting.epsilon`. The noise multiplier is rounded up to
+    The target applies to the value that is quoted later, `composition.epsilon`. The noise multiplier is rounded up to
     five significant digits.
 
     Parameters
