@@ -78,8 +78,8 @@ def command_line() -> argparse.ArgumentParser:
     federation_parser = commands.add_parser(
         "federation",
         formatter_class=ListOfCommands,
-        help="train between hospitals: plan, keys, server, nodes",
-        description="Train between hospitals with Flower, over TLS, with a key for each site. docs/federation.md has "
+        help="train across hospitals: plan, keys, server, nodes",
+        description="Train across hospitals with Flower, over TLS, with a key for each site. docs/federation.md has "
         "the steps. Needs zetadp[federation].",
     )
     federation_commands = federation_parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
@@ -242,11 +242,11 @@ def convert(
     text, mark = cohort.configuration(), ""
     if configuration is not None and cohort.trains:
         write_text(configuration, text)
-        print(f"The configuration of one private training is in {configuration}. Look at its names, then run:")
+        print(f"The configuration of one private training run is in {configuration}. Check its names, then run:")
         print(f"snakemake --cores 8 --configfile {configuration.resolve()}")
     elif cohort.trains:
         mark = "# "  # the lines after the configuration are comments, so the whole output is YAML
-        print(f"This configuration trains once, with privacy. Save it as a .yaml file, and look at its names:\n{text}")
+        print(f"The configuration of one private training run. Save it as a .yaml file, and check its names:\n{text}")
     else:
         print(f"In the settings of a site of a federation:\n{text}")
         if configuration is not None:

@@ -117,13 +117,14 @@ class ConvertedCohort:
         share = f"{self.test_fraction:g}"
         if self.exact:
             return (
-                f"A share of {share} of all {self.unit}s tests, chosen by hashes of their names. One who joins "
-                "or\nleaves can move another from training to test data or back, so do not test a model on a later "
-                "conversion."
+                f"A share of {share} of the {self.unit}s is for testing, chosen by hashes of their names. A "
+                f"{self.unit} that joins or\nleaves can move another from training to test data or back, so do not "
+                "test a model on a later conversion."
             )
         return (
-            f"A hash of the {self.unit}'s name alone decides who tests, with probability {share}, so that nobody moves "
-            "when others join.\nIn a small cohort the share can differ much; --exact-test-fraction makes it exact."
+            f"Each {self.unit} is for testing with probability {share}. A hash of its name alone decides, so no "
+            f"{self.unit} changes groups when others join.\nIn a small cohort the actual share can be very different; "
+            "--exact-test-fraction makes it exact."
         )
 
 

@@ -26,7 +26,7 @@ PrivateKey = Annotated[Path, "the node's private key (.key)"]
 
 
 def demo(*, folder: Annotated[Path, "new folder for all files"] = Path("demo")) -> None:
-    """Train between three simulated hospitals on this machine, in a few minutes.
+    """Train across three simulated hospitals on this machine, in a few minutes.
 
     They train a private head over TLS, with noise from the operating system. The folder then has plan.json,
     model.safetensors, ledger.jsonl and privacy.json.

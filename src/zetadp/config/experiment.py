@@ -275,15 +275,17 @@ class Config:
         runs = self.run_names
         if not self.cohort.real:
             return ""
-        trainings = f"{len(runs)} training{'s' if len(runs) > 1 else ''} on real patients (cohort {self.cohort.name})"
+        trainings = (
+            f"{len(runs)} training run{'s' if len(runs) > 1 else ''} on real patients (cohort {self.cohort.name})"
+        )
         epsilon = math.fsum(run.target.epsilon for run in runs)
         delta = len(runs) * self.privacy.delta
         cost = f"at most epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} for one {self.cohort.unit}"
         if not (math.isfinite(epsilon) and delta < 1):
             cost = "no guarantee at all"
         return (
-            f"{trainings}: {cost}, all together and each made once. What was released before is added to it: zetadp "
-            "budget prints the total."
+            f"{trainings}: {cost}, all runs together and each made once. Earlier releases add to this: zetadp budget "
+            "prints the total."
         )
 
 

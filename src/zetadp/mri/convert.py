@@ -80,7 +80,7 @@ def convert_folder(
     test_fraction
         Expected share of test patients, in [0, 1]. A patient's part follows from the patient's name alone, so that no
         patient moves when another one joins (`zetadp.mri.persons.assign_parts`). With 1, all are test patients, for a
-        server that watches a run between hospitals.
+        server that watches a run across hospitals.
     exact_test_fraction
         Whether exactly this share of the patients (rounded to a whole number) becomes test patients. A patient's part
         then depends on who else is in the folder.
