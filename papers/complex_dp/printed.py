@@ -8,7 +8,7 @@ accountants can be compared.
 
     python -m papers.complex_dp.printed
 
-prints the tables of docs/privacy.md as Markdown. True epsilons are rounded up, as on all pages.
+prints the tables of docs/printed.md as Markdown. True epsilons are rounded up, as on all pages.
 """
 
 from __future__ import annotations

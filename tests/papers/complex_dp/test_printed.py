@@ -8,7 +8,7 @@ from papers.complex_dp.printed import ZILLER, as_added, as_claimed, markdown, ri
 from zetadp.base.epsilon import rounded_up
 
 ROOT = Path(__file__).parents[3]
-DOCS = ROOT / "docs/privacy.md"
+DOCS = ROOT / "docs/printed.md"
 # Independently computed with a privacy-loss-distribution accountant: epsilon with the printed multiplier and with
 # the printed multiplier divided by sqrt(2).
 TRUE = {
