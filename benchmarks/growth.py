@@ -65,8 +65,8 @@ AXES = {
 }
 LABELS = {
     "patients": "patients",
-    "images": "images a patient",
-    "nodes": "nodes of one patient",
+    "images": "images per patient",
+    "nodes": "nodes with one patient",
     "side": "side of an image",
     "width": "width of the first block",
 }
@@ -181,13 +181,13 @@ def draw_figure(table: pd.DataFrame) -> Figure:
             grid[1, column].set_xlabel(LABELS[axis], fontsize=SMALL)
             ticks = list(lines["value"])[:: max(1, len(lines) // 3)]
             grid[1, column].set_xticks(ticks, [str(tick) for tick in ticks])
-        grid[0, 0].set_ylabel("seconds a round")
+        grid[0, 0].set_ylabel("seconds per round")
         grid[1, 0].set_ylabel("added memory, MB")
-        set_title(figure, "Time and memory of a round, one thing growing at a time")
+        set_title(figure, "Time and memory of a round as one size grows")
         meaning = (
             "Above: time against work, with the exponent of time as a power of work over the whole range (dashed) and "
-            "between the two largest points. Below: memory against what grows, with the exponent of memory as a power "
-            "of what grows (dashed)."
+            "between the two largest points (last step). Below: memory against the size, with the exponent of memory as "
+            "a power of the size (dashed)."
         )
         figure.supxlabel(wrap_text(meaning, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
     return figure

@@ -113,15 +113,17 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], peopl
                 panel.fill_between(rates, curve, LEAST_RATE, color=colour, linewidth=0, zorder=-depth)
                 label = f"allowed to {audience_name} (ε = {rounded_up(claim.epsilon, 3)} at δ = {claim.delta:g})"
                 panel.plot(rates, curve, color=_CURVE, linestyle=style, linewidth=1.3, label=label, zorder=2)
-            panel.set_title(f"{attack.arm}:\n{_verdict(attack)}", loc="left")
-            trials = f"{len(attack.scores_in)} models\nwith the patient,\n{len(attack.scores_out)} without"
-            panel.text(0.94, 0.03, trials, transform=panel.transAxes, ha="right", va="bottom", fontsize=8)
+            trials = f"{len(attack.scores_in)} models with, {len(attack.scores_out)} without"
+            panel.set_title(f"{attack.arm}:\n{_verdict(attack)}\n{trials}", loc="left")
             panel.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1.2), ylim=(LEAST_RATE, 1.2), box_aspect=1)
             panel.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
             panel.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
             panel.minorticks_off()
         label_outer(panels, len(panels), "false-positive rate", "true-positive rate")
-        meaning = f"the band holds at all points and in all panels together, but for a chance of {FALSE_ALARM:g}"
+        meaning = (
+            f"Models trained with and without the attacked patient. The probability that the band is wrong at any point "
+            f"of any panel is at most {FALSE_ALARM:g}."
+        )
         set_legend(figure, panels, meaning)
         set_title(figure, f"Membership inference against finished models, {people}")
     return figure
