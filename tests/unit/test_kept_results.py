@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 from origins import read_origin
 
 from papers.experiments import Experiment, declared_by
 from papers.join import declared_joins, scenarios_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).parents[2]
 PLACES = [ROOT / "docs/results", *ROOT.glob("papers/*/results")]
@@ -25,7 +31,7 @@ KEPT = sorted(
 HASH = r"[0-9a-f]{7,40}"
 COMMIT = rf"(unknown|{HASH})(, added by {HASH}|; trainings by (unknown|{HASH})(, {HASH})*)?"
 GONE = "nothing: a program of that commit made it"
-ATTACKS = {"audit", "inversion", "candidates"}
+ATTACKS = {"audit", "inversion", "candidates", "membership"}
 """Names of tables whose patients are simulated by the attacks themselves."""
 
 
@@ -177,3 +183,171 @@ def test_readme_shows_the_accuracy_on_real_people():
     said = words_of("README.md")
     assert f"the public head classifies {reached['public', 'none']} of the images correctly" in said
     assert f"Heads trained on forty of them at ε = 8 reach {reached['one holder', '8']} on the other ten" in said
+
+
+def frame_of(name: str, **where: object) -> pd.DataFrame:
+    """Return the rows of a stored table whose columns have these values."""
+    kept = pd.read_csv(ROOT / f"docs/results/{name}.csv", comment="#")
+    for column, value in where.items():
+        kept = kept[kept[column].isin(value if isinstance(value, list) else [value])]
+    assert len(kept)
+    return kept
+
+
+def cells(values: Iterable[float], form: str = ".1f") -> str:
+    """Return numbers as neighbouring cells of a table."""
+    return " | ".join(f"{value:{form}}" for value in values)
+
+
+GAIN = "{both gain:+.1f} ({both low:+.1f} to {both high:+.1f}) |"
+OF_PATIENTS = {
+    "trained on": "no atlas (the default)",
+    "measured on": ["no atlas (the default)", "drawn", "heavy lesions"],
+}
+ON_PEOPLE = {"shown": ["skull and scalp", "crude mask of the brain"]}
+BY_SLICE = "{slice %:.1f} ({slice low:.0f} to {slice high:.0f})"
+SHOWN = [
+    (
+        "pretraining",
+        "both_ways",
+        {**OF_PATIENTS, "classified": "a slice together", "epsilon": 1},
+        "| {public:.1f} | " + GAIN,
+    ),
+    ("pretraining", "both_ways", {**OF_PATIENTS, "classified": "a slice together", "epsilon": 8}, GAIN),
+    (
+        "real_heads",
+        "real_heads",
+        {**ON_PEOPLE, "head": ["public", "one holder"], "epsilon": ["none", "1", "8", "inf"]},
+        BY_SLICE,
+    ),
+    ("real_heads", "real_heads", {**ON_PEOPLE, "head": "public"}, "{volumes right:.0f}"),
+    ("real_heads", "real_heads", {**ON_PEOPLE, "head": "five hospitals, masked sums", "epsilon": "8"}, BY_SLICE),
+    (
+        "real_heads",
+        "real_heads",
+        {**ON_PEOPLE, "head": "five hospitals, masked sums", "epsilon": "1"},
+        "{gain:.1f} ({gain low:.1f} to {gain high:.1f})",
+    ),
+    (
+        "real_heads",
+        "real_heads",
+        {**ON_PEOPLE, "head": "of the default's cohort"},
+        "{gain:.1f} ({gain low:+.1f} to {gain high:+.1f})",
+    ),
+    ("performance", "benchmarks/step", {}, "| {ratio:.3f} | {ratio_low:.3f} to {ratio_high:.3f} |"),
+    (
+        "membership",
+        "attacks/membership",
+        {"fpr": [0.1, 0.09595959595959595]},
+        "| {accuracy_members:.1%} | {accuracy_others:.1%} | {tpr:.1%} | {fpr_upper:.1%} | {lower:.1%} "
+        "| {allowed_reader:.1%} | {allowed_server:.1%} |",
+    ),
+]
+
+
+@pytest.mark.parametrize(("page", "name", "where", "words"), SHOWN)
+def test_a_page_shows_the_rows_of_its_table(page, name, where, words):
+    kept = frame_of(name, **where)
+    said = words_of(f"docs/{page}.md").replace("−", "-").replace(" %", "%")
+    assert [text for row in kept.to_dict("records") if (text := words.format(**row)) not in said] == []
+
+
+def test_the_page_on_people_shows_the_closed_gap():
+    heads = frame_of("real_heads").set_index(["shown", "head", "epsilon"])
+    closed = []
+    for shown in ON_PEOPLE["shown"]:
+        public, private, free = (
+            heads.loc[(shown, *head)] for head in (("public", "none"), ("one holder", "8"), ("one holder", "inf"))
+        )
+        for accuracy in ("image %", "slice %"):
+            gap = free[accuracy] - public[accuracy]
+            closed.append(f"{100 * (private[accuracy] - public[accuracy]) / gap:.0f}")
+    image, by_slice, masked, masked_slice = closed
+    said = (
+        f"closes {image} % of it by image and {by_slice} % by slice on whole heads, and {masked} and {masked_slice} %"
+    )
+    assert said in words_of("docs/real_heads.md")
+
+
+def test_the_page_on_settings_shows_the_recorded_searches():
+    said = words_of("docs/settings.md").replace("−", "-")
+    chosen = frame_of("head_selection", rounds=20, rate=1, clip=0.3, epsilon="1").set_index("components")["mean"]
+    assert ", ".join(f"{chosen[size]:.1f}" for size in (2, 4, 8, 16)) + f" and {chosen[64]:.1f} %" in said
+    tapers = frame_of("taper", components=64, rounds=20).set_index("epsilon")
+    tried = tapers.loc["1"].set_index(["signal", "power", "rate"])["mean"]
+    order = [(0.009, 3, 30), (0.0045, 3, 30), (0.018, 3, 30), (0.009, 2, 30), (0.009, 4, 30), (0.009, 3, 10)]
+    assert f"| {cells(tried[key] for key in order)} |" in said
+    assert f"all reach {tapers.loc['8']['mean'].min():.1f} to {tapers.loc['8']['mean'].max():.1f} %" in said
+    gains = frame_of("keen", classified="a slice together").set_index(["where", "epsilon"])
+    for where, patients in (("own", "of the consortium"), ("others", "of another one")):
+        pairs = (
+            f"{gains.loc[where, 1][rule]:+.1f}, {gains.loc[where, 8][rule]:+.1f}"
+            for rule in ("alone", "both, 10", "both, 1e+06")
+        )
+        assert f"| {patients} | {' | '.join(pairs)} |" in said
+
+
+def test_the_page_of_further_experiments_shows_its_tables():
+    said = words_of("docs/private_head.md").replace("−", "-")
+    pairs = frame_of("phantom_full_differences").set_index("what")
+    one, eight, best = (
+        pairs.loc[pairs.index.str.startswith(f"goal: at most {start}")].iloc[0] for start in ("2", "0.5", "3")
+    )
+    for row, points in ((one, " points"), (eight, "")):
+        lost = f"{-row.difference:.2f}{points} ({-row.seeds_high:.2f} to {-row.seeds_low:.2f})"
+        assert f"{lost} at ε = {1 if points else 8}" in said
+    seeds, patients = (
+        f"{-best[f'{over}_high']:.2f} to {-best[f'{over}_low']:.2f} over" for over in ("seeds", "patients")
+    )
+    assert f"{-best.difference:.1f} points above the head at ε = 1 ({seeds} five seeds, {patients} patients)" in said
+    for epsilon, hospitals in frame_of("uneven/per_node").groupby("epsilon"):
+        if epsilon < math.inf:
+            assert f"| {cells((math.ceil(100 * value) / 100 for value in hospitals.epsilon_node), '.2f')} |" in said
+    reached = frame_of("uneven/table1", network="complex", arm="federated")
+    accuracies = [f"{row.mean:.1f} ± {row.std:.1f} %" for row in reached[["mean", "std"]].itertuples()]
+    assert all(accuracy in said for accuracy in accuracies)
+
+
+def test_the_page_on_cost_shows_growth_and_masks():
+    said = words_of("docs/performance.md")
+    growth = frame_of("benchmarks/growth").drop_duplicates("axis").set_index("axis")
+    assert f"(exponents {growth.time_exponent.min():.2f} to {growth.time_exponent.max():.2f}" in said
+    assert f"{growth.last_time_exponent.min():.2f} to {growth.last_time_exponent.max():.2f}" in said
+    sums = frame_of("benchmarks/sums", numbers=187272)
+    checks, masks = (" / ".join(f"{ms:.0f}" for ms in sums[name]) for name in ("check_values_ms", "masks_ms"))
+    assert f"needs {checks} ms of processor time to check the signed values and {masks} ms" in said
+    rules = (ROOT / "docs/results/benchmarks/rules.md").read_text()
+    first, last = re.search(r"there (\d+) s after", rules)[1], re.search(r"after (\d+) s\.", rules)[1]
+    assert f"first table {first} s after the start of the first job, and has everything after {last} s" in said
+
+
+def test_the_page_on_inversion_shows_its_tables():
+    said = words_of("docs/inversion.md")
+    rebuilt = frame_of("attacks/inversion").groupby(["message", "network", "attack", "epsilon"])["ssim"]
+    images = rebuilt.agg(["mean", "min", "max"]).reset_index()
+    for row in images[(images.attack != "distance (DLG)") & ~images.message.str.startswith("mean of")].itertuples():
+        assert f"{row.mean:.2f}" in said
+        assert (
+            row.max - row.min < 0.015 or row.epsilon == 1 or f"{row.mean:.2f} ({row.min:.2f} to {row.max:.2f})" in said
+        )
+    named = frame_of("attacks/candidates", candidates=10).sort_values("epsilon").groupby("network")
+    for network, rates in named:
+        assert f"(`{network}`) | {cells(rates.named)} |" in said
+        assert f"| {cells(rates.bound)} |" in said
+
+
+def test_the_page_on_the_audit_shows_its_power():
+    said = words_of("docs/audit.md")
+    audits = [
+        line.split(" | ")
+        for line in (ROOT / "docs/results/default/audit.md").read_text().splitlines()
+        if "stands" in line
+    ]
+    trials = {name.strip("| "): int(sides.split(" + ")[0]) for name, *_, sides, _ in audits}
+    once, half = trials["one round, B = 1, seeded noise"], trials["one round, p = 0.5, B = 1, seeded noise"]
+    assert len(audits) == 12
+    assert f"the twelve audits of the default, that takes {once} trials on each side for one round and {half}" in said
+    low = [(name, power) for name, _, power, *_ in audits if "training" in name and float(power) < 0.98]
+    assert len(low) == 3
+    for name, power in low:
+        assert f"{power} at {re.search('ε = [0-9.]+', name)[0]}" in said
