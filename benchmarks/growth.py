@@ -186,8 +186,8 @@ def draw_figure(table: pd.DataFrame) -> Figure:
         set_title(figure, "Time and memory of a round as one size grows")
         meaning = (
             "Above: time against work, with the exponent of time as a power of work over the whole range (dashed) and "
-            "between the two largest points (last step). Below: memory against the size, with the exponent of memory as "
-            "a power of the size (dashed)."
+            "between the two largest points (last step). Below: memory against the size, with the exponent of memory "
+            "as a power of the size (dashed)."
         )
         figure.supxlabel(wrap_text(meaning, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
     return figure

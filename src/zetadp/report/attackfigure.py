@@ -121,7 +121,7 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], peopl
             panel.minorticks_off()
         label_outer(panels, len(panels), "false-positive rate", "true-positive rate")
         meaning = (
-            f"Models trained with and without the attacked patient. The probability that the band is wrong at any point "
+            "Models trained with and without the attacked patient. The probability that the band is wrong at any point "
             f"of any panel is at most {FALSE_ALARM:g}."
         )
         set_legend(figure, panels, meaning)
