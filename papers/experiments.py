@@ -18,7 +18,7 @@ from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.config.load import load_config
 from zetadp.report import rendering
-from zetadp.report.figurestyle import SMALL, WIDTH, wrap_text
+from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, wrap_text
 from zetadp.report.provenance import cohort_shown, origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown, to_text
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from zetadp.config.experiment import Config
 
 ROOT = Path(__file__).parents[1]
+NO_RESULT = "smoke: not a result"
+"""What a smoke writes across its figures and into the titles of its tables."""
 
 
 def configuration(scenario: str | None) -> Config:
@@ -168,7 +170,7 @@ def marked(source: tuple[str, ...]) -> tuple[str, ...]:
 def write_table(stem: Path, frame: pd.DataFrame, sheet: Sheet, source: tuple[str, ...]) -> None:
     """Write a table and how it was made as CSV and as Markdown, to a path without these endings, and print it."""
     files = [stem.with_suffix(kind) for kind in (".csv", ".md")]
-    sheet = replace(sheet, title=sizes.by_size(sheet.title, smoke=f"{sheet.title} (smoke: not a result)"))
+    sheet = replace(sheet, title=sizes.by_size(sheet.title, smoke=f"{sheet.title} ({NO_RESULT})"))
     rendering.write_table(files, frame, sheet, marked(source), float_format="%.6g")
     print(to_text(sheet))
 
@@ -219,6 +221,15 @@ def parser_of(about: str | None, folder: str) -> argparse.ArgumentParser:
 def explained(figure: Figure, text: str) -> None:
     """Write a text below all panels."""
     figure.supxlabel(wrap_text(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as SVG; that of a smoke says so across all panels."""
+    if sizes.current() == sizes.SMOKE:
+        with figure_style():
+            mark = figure.text(0.5, 0.5, NO_RESULT, fontsize=40, rotation=20, ha="center", va="center", zorder=1000)
+            mark.set(color="#D55E00", alpha=0.5, gid=sizes.SMOKE, in_layout=False)
+    save_svg(figure, path)
 
 
 def ended(main: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ import torch
 from papers.complex_dp.activation_inputs import MOST_CLIPS, PATIENTS, SEED, brain_slices, spoken_words
 from papers.complex_dp.ranking import figure, order, sheet, table
 from papers.complex_dp.roc import macro_area
-from papers.experiments import ended, parser_of, write_table
+from papers.experiments import ended, parser_of, save_figure, write_table
 from papers.keptruns import KeptRuns, environments
 from zetadp.account.book import recorded_runs
 from zetadp.accounting import composition
@@ -34,7 +34,6 @@ from zetadp.base.runfolder import RunName
 from zetadp.base.storage import write_text
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
-from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 from zetadp.training.checkpoint import RunFiles
@@ -235,7 +234,7 @@ def main() -> None:
         for comparison in comparisons(arguments.data):
             fill(store, comparison)
             write_tables(store.read(), arguments.output)
-    save_svg(
+    save_figure(
         figure(pd.read_csv(arguments.output / "table.csv", comment="#", dtype={"epsilon": str})),
         arguments.output / "figure.svg",
     )

@@ -25,7 +25,7 @@ from papers.complex_dp.printed import ZILLER, as_added, as_claimed
 from papers.complex_dp.reconstruction.pretraining import public_slices
 from papers.complex_dp.reconstruction.public import PublicNetworks
 from papers.complex_dp.reconstruction.settings import SEED
-from papers.experiments import Experiment, declared_by, ended, parser_of, write_table
+from papers.experiments import Experiment, declared_by, ended, parser_of, save_figure, write_table
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
 from zetadp.base.epsilon import Target
@@ -34,7 +34,7 @@ from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.mri.similarity import nmse, psnr, ssim
 from zetadp.nn.models import build
-from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
+from zetadp.report.figurestyle import WIDTH, figure_style, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 from zetadp.training.evaluation import outputs_of
@@ -347,7 +347,7 @@ def write_runs(output: Path) -> None:
             chosen[f"private, ε = {epsilon}" if name == PRIVATE else "trained, no noise"] = rebuilt
     quality = of_runs(experiment, "tuned", "8").values["SSIM"]
     median = sorted(quality, key=quality.__getitem__)[len(quality) // 2]
-    save_svg(draw_images(tested, chosen, median), output / "images.svg")
+    save_figure(draw_images(tested, chosen, median), output / "images.svg")
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from papers.experiments import Experiment, declared_by, ended, marked, parser_of
+from papers.experiments import Experiment, declared_by, ended, marked, parser_of, save_figure
 from zetadp.base.epsilon import Target
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING
 from zetadp.base.validation import UserError
 from zetadp.report import rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon
-from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort, origin
 
@@ -66,7 +65,9 @@ def main() -> None:
     sheet = replace(sheet, rows=(*sheet.rows, *printed))
     write_text(arguments.output / "table.csv", rendering.to_csv(table, (*source, *below)))
     write_text(arguments.output / "table.md", rendering.to_markdown(sheet))
-    save_svg(accuracy_against_epsilon(table, people, chance=tables.chance_of(runs)), arguments.output / "accuracy.svg")
+    save_figure(
+        accuracy_against_epsilon(table, people, chance=tables.chance_of(runs)), arguments.output / "accuracy.svg"
+    )
     print(rendering.to_text(sheet))
 
 

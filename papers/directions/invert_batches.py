@@ -52,7 +52,7 @@ from papers.directions.compare_utility import (
 )
 from papers.directions.sampler import draw_direction
 from papers.directions.tabulate_capacity import DIMENSION
-from papers.experiments import laid_out, marked, parser_of, write_table
+from papers.experiments import laid_out, marked, parser_of, save_figure, write_table
 from papers.keptruns import KeptRuns, environments
 from papers.sizes import by_size, stored
 from zetadp.accounting.seeded_noise import noisy_mean
@@ -60,7 +60,7 @@ from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.mri.similarity import ssim
-from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, set_title
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 
@@ -413,7 +413,7 @@ def main() -> None:
         arguments.output / "judged.csv",
         to_csv(count_ordered(errors), (NOTE, *marked(source)), float_format="%.3g"),
     )
-    save_svg(figure(errors, folder), arguments.output / "inversion.svg")
+    save_figure(figure(errors, folder), arguments.output / "inversion.svg")
     print(f"{arguments.output}: inversion.csv, judged.csv, inversion.md, inversion.svg")
 
 

@@ -28,12 +28,12 @@ from papers.directions import accounting as ways
 from papers.directions.accounting import concentration_for_epsilon
 from papers.directions.capacity import direction_capacity, gaussian_capacity
 from papers.directions.mechanism import Direction, mean_cosine
-from papers.experiments import explained, parser_of, write_parts
+from papers.experiments import explained, parser_of, save_figure, write_parts
 from papers.sizes import by_size
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
 from zetadp.base.workflow import only_errors
-from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, set_title
 from zetadp.report.provenance import origin
 
 DIMENSION, RECORDS, BATCH, EPOCHS = 13_700, 60_000, 128, 3
@@ -311,7 +311,7 @@ def main() -> None:
         "![Printed errors against epsilon and capacity](figure.svg)\n\n"
     )
     write_parts(arguments.output / "table", PARTS, parts, head, origin("none", "none"))
-    save_svg(figure(), arguments.output / "figure.svg")
+    save_figure(figure(), arguments.output / "figure.svg")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from papers.complex_dp.phase_mnist.encoder import simulated_digits
 from papers.digits import described, encoder, features, images
-from papers.experiments import ended, explained, laid_out, parser_of, write_table
+from papers.experiments import ended, explained, laid_out, parser_of, save_figure, write_table
 from papers.neuromixgdp.membership import RowAttack
 from papers.sizes import by_size
 from zetadp.account.ledger import Ledger
@@ -39,7 +39,7 @@ from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream
 from zetadp.nn.heads import RowExamples
 from zetadp.own.release import Mixing, release_plan
-from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title, wrap_text
+from zetadp.report.figurestyle import SMALL, blank, figure_style, set_title, wrap_text
 from zetadp.report.provenance import origin
 from zetadp.training.assembly import Assembly
 from zetadp.training.outbox import Outbox
@@ -325,10 +325,10 @@ def main() -> None:
     source = origin(described("MNIST, training images, not simulated"), "0")
     ranks, pictures = inversion()
     write_table(arguments.output / "inversion", ranks, laid_out(INVERTED, ranks), source)
-    save_svg(pictures, arguments.output / "inversion.svg")
+    save_figure(pictures, arguments.output / "inversion.svg")
     members, attacked = membership()
     write_table(arguments.output / "membership", members, laid_out(ATTACKED, members), source)
-    save_svg(curves(attacked), arguments.output / "membership.svg")
+    save_figure(curves(attacked), arguments.output / "membership.svg")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import torch
 
 from papers.complex_dp.phase_mnist.encoder import simulated_digits
 from papers.digits import KEPT, TESTED, described, encoder, split
-from papers.experiments import ended, parser_of, write_table
+from papers.experiments import ended, parser_of, save_figure, write_table
 from papers.keptruns import KeptRuns, environments
 from papers.neuromixgdp.compare_mnist import DELTA, accuracy, descent, real_parts, released_rows
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
@@ -41,7 +41,6 @@ from zetadp.report.figurestyle import (
     line_look,
     name_panel,
     panel_grid,
-    save_svg,
     set_legend,
     set_title,
     wrap_text,
@@ -232,7 +231,7 @@ def main() -> None:
     source = origin(cohorts, seeds_shown(SEEDS), runs=environments(runs))
     frame = table(runs)
     write_table(arguments.output / "regimes", frame, sheet(frame), source)
-    save_svg(figure(frame), arguments.output / "regimes.svg")
+    save_figure(figure(frame), arguments.output / "regimes.svg")
 
 
 if __name__ == "__main__":

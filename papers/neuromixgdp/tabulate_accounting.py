@@ -22,7 +22,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import brentq, newton
 
-from papers.experiments import explained, parser_of, write_parts
+from papers.experiments import explained, parser_of, save_figure, write_parts
 from papers.neuromixgdp.attack import THRESHOLD, HierarchicalAttack
 from papers.neuromixgdp.printed import (
     PrintedRelease,
@@ -36,7 +36,7 @@ from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.own.rows import BEST_RATIO, best_mixed
-from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, blank, figure_style, set_title
 from zetadp.report.provenance import origin
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def main() -> None:
         "[What it means](../README.md).\n\n![Trade-off curves](hierarchical.svg)\n\n"
     )
     write_parts(arguments.output / "accounting", PARTS, parts, head, origin("none", "0"))
-    save_svg(figure, arguments.output / "hierarchical.svg")
+    save_figure(figure, arguments.output / "hierarchical.svg")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from papers.experiments import parser_of, write_table
+from papers.experiments import parser_of, save_figure, write_table
 from papers.neuromixgdp.printed import PrintedRelease
 from papers.neuromixgdp.tabulate_accounting import CLOSE, DELTA, MIXED, RECORDS
 from zetadp.accounting import composition, gaussian
 from zetadp.base.tables import Sheet
-from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, set_title
 from zetadp.report.provenance import origin
 
 DESCENT, POISSON, HIERARCHICAL = "private descent", "rows, Poisson", "rows, hierarchical"
@@ -127,7 +127,7 @@ def main() -> None:
     arguments = parser_of(__doc__, "neuromixgdp").parse_args()
     frame = table()
     write_table(arguments.output / "cifar100", frame, sheet(frame), origin("none", "none"))
-    save_svg(figure(frame), arguments.output / "cifar100.svg")
+    save_figure(figure(frame), arguments.output / "cifar100.svg")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from itertools import combinations
@@ -15,7 +16,9 @@ import yaml
 
 from papers import digits, sizes
 from papers.__main__ import PAPERS, work
+from papers.experiments import save_figure
 from zetadp.config.load import load_config
+from zetadp.report.figurestyle import blank
 
 FILES = {
     "__init__.py": "",
@@ -96,6 +99,24 @@ def test_a_smoke_replaces_images_by_simulated_digits(monkeypatch):
     assert sizes.stored("release_mnist").is_relative_to("results/papers/smoke")
 
 
+def test_a_figure_of_a_smoke_is_marked(tmp_path, monkeypatch):
+    marks = {}
+    for size in (sizes.SMOKE, sizes.SHORT):
+        monkeypatch.setenv(sizes.VARIABLE, size)
+        figure = blank(3.0)
+        figure.subplots()
+        save_figure(figure, tmp_path / "figure.svg")
+        marks[size] = '<g id="smoke">' in (tmp_path / "figure.svg").read_text()
+    assert marks == {"smoke": True, "short": False}
+
+
+def test_programs_of_papers_write_figures_in_one_place():
+    programs = [
+        path for path in sizes.ROOT.glob("papers/**/*.py") if re.search(r"\bsave(_svg|fig)\b", path.read_text())
+    ]
+    assert programs == [sizes.ROOT / "papers/experiments.py"]
+
+
 SCENARIOS = sorted(path.relative_to(sizes.ROOT).as_posix() for path in sizes.ROOT.glob("papers/*/scenarios/*.yaml"))
 
 
@@ -135,6 +156,7 @@ def test_the_smoke_of_a_paper_runs_and_reads_no_kept_result(fresh, paper):
     assert {path.stem for path in folder.glob("*.done")} == {name for name, how in declared.items() if "smoke" in how}
     tables = [path.read_text() for path in folder.rglob("*.csv")]
     assert all("# smoke:" in table for table in tables)
+    assert all('<g id="smoke">' in path.read_text() for path in folder.rglob("*.svg"))
     seeds = pd.read_csv(folder / "seeds.csv", comment="#")
     assert seeds["score"].notna().all()
     assert {"complex_mri": 7, "complex_dp": 1, "neuromixgdp": 3, "directions": 1}[paper] <= seeds["scenario"].nunique()
