@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from papers.complex_mri.correlated import eigenvalue_bound, exact, theorem_1
+from papers.complex_mri.correlated import eigenvalue_bound, exact, largest, markdown, theorem_1
+from papers.sizes import ROOT
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,12 @@ def test_the_exact_figure_is_that_of_the_test_by_likelihoods():
 
 @pytest.mark.parametrize("correlation", [-0.9, -0.3, 0.5, 0.9])
 def test_no_difference_passes_the_bounds_and_equal_parts_reach_the_tighter_one(correlation):
-    turned = np.exp(1j * np.linspace(0, 2 * np.pi, 721))[:, None]
-    found = [exact(1, correlation, one) for one in turned]
-    assert max(found) == pytest.approx(eigenvalue_bound(1, correlation, 1))
-    assert max(found) <= theorem_1(1, correlation, 1, 1, 1)
+    assert largest(1, correlation) == pytest.approx(eigenvalue_bound(1, correlation, 1))
+    assert largest(1, correlation) <= theorem_1(1, correlation, 1, 1, 1)
+
+
+def test_the_page_shows_the_table_of_the_program():
+    assert markdown() in (ROOT / "papers/complex_mri/readings.md").read_text()
 
 
 @pytest.mark.parametrize("correlation", [-1, 1, 1.5])
