@@ -31,6 +31,6 @@ def line_of(page: str, *first: str) -> list[str]:
 
 
 def kept(paper: str, table: str, *keys: str) -> pd.DataFrame:
-    """Return a kept table, by some of its columns. Epsilons are texts."""
-    frame = pd.read_csv(PAPERS / f"{paper}/results/{table}.csv", comment="#", dtype={"epsilon": str})
+    """Return a kept table, by some of its columns. Epsilons and seeds are texts."""
+    frame = pd.read_csv(PAPERS / f"{paper}/results/{table}.csv", comment="#", dtype={"epsilon": str, "seed": str})
     return frame.set_index(list(keys)).sort_index() if keys else frame

@@ -64,8 +64,8 @@ def test_the_cost_of_noise_is_that_of_the_tables():
     printed = PRINTED.loc["federated", "printed"]
     assert [round(printed["inf"] - printed[epsilon]) for epsilon in ("8", "1")] == [1, 8]
     one, eight = (IMAGE.loc["inf", "mean"] - IMAGE.loc[epsilon, "mean"] for epsilon in ("0.27471", "36.376"))
-    said = f"The noise of ε = 1 costs {one:.0f} points here and 8 in print; that of ε = 8 costs {eight:.0f} here and 1 in print."
-    assert said in TEXT
+    assert f"The noise of ε = 1 costs {one:.0f} points here and 8 in print;" in TEXT
+    assert f"that of ε = 8 costs {eight:.0f} here and 1 in print." in TEXT
     for network, arm in (("pooled", "federated"), ("faster", "federated"), ("pooled", "central")):
         means = CELLS.loc[(network, arm)]["mean"]
         assert 21.5 < means["inf"] - means["8"] < 31.5, "papers/README.md says 22 to 31"
