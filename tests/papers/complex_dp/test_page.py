@@ -44,6 +44,26 @@ def test_the_table_of_digits_has_the_kept_cells():
         assert line[2:] == [spread(DIGITS.loc[cell]) if cell in DIGITS.index else "" for cell in cells]
 
 
+def test_sentences_on_digits_are_those_of_the_tables():
+    free = [DIGITS.loc[(examples, THEIRS, "inf"), "mean"] for examples in (COMPOSITES, PLAIN)]
+    assert f"reach {free[0]:.2f} and {free[1]:.2f} % even without noise" in TEXT
+    without = [kept(PAPER, f"phase_mnist/without_{name}").iloc[0]["mean"] for name in ("composites", "digits")]
+    assert f"two seeds): {without[0]:.2f} on composites and {without[1]:.2f} on plain digits" in TEXT
+    searched = kept(PAPER, "phase_mnist/search")
+    chosen = {
+        "scattering": 150,
+        "rounds": 100,
+        "clip": 0.3,
+        "rate": 300,
+        "momentum": 0.5,
+        "averaged": 0.5,
+        "whitening": 0.5,
+    }
+    alike = searched[(searched[list(chosen)] == pd.Series(chosen)).all(axis=1)].set_index("learned")["accuracy"]
+    assert alike[0] == searched["accuracy"].max()
+    assert f"scattering alone is best ({alike[0]:.2f} against {alike[64]:.2f} %)" in TEXT
+
+
 def test_the_first_table_has_the_kept_results():
     for name, examples, epsilon in (("PhaseMNIST", COMPOSITES, "3.4"), ("MNIST", PLAIN, "1.52")):
         mean = DIGITS.loc[(examples, THEIRS, epsilon), "mean"]
@@ -66,12 +86,105 @@ def test_the_first_table_has_the_kept_results():
         assert line[3].startswith(f"{ours:.1f} times")
 
 
-def test_the_table_of_ecg_has_the_kept_intervals():
+def test_the_first_table_has_the_results_of_other_networks():
+    alone = ECG["mean"]
+    theirs = alone["the paper's network and settings"], alone["the paper's network, the noise of its code, ε = 2.29"]
+    assert (
+        line_of(PAGE, "Table 2, ECG, ε = 1.76: their network")[3]
+        == f"{theirs[0]:.2f} % at 1.76, {theirs[1]:.2f} % at 2.29"
+    )
+    free, clipped = alone["the paper's network, as it trains without privacy"], alone["the paper's network, no noise"]
+    assert line_of(PAGE, "Table 2, without privacy")[3] == f"{free:.2f} %; clipped {clipped:.2f} %"
+    (speech,) = SPEECH[SPEECH["method"] == THEIRS]["mean"]
+    assert line_of(PAGE, "Table 3, speech, ε = 1.47: their network")[3] == f"{speech:.1f} %, chance"
+    without, learns = kept(PAPER, "speech_commands/without").iloc[0], kept(PAPER, "speech_commands/readings", "steps")
+    reached = f"{without['mean']:.1f} %; {learns.loc[200, 'auc']:.1f} % in 200 steps of another reading"
+    assert line_of(PAGE, "Table 3, without privacy")[3] == reached
+    knee = kept(PAPER, "reconstruction/paper", "noise").loc["as added"]
+    true = f"ε = {rounded_up(knee['per_slice'], 3)} per slice, {rounded_up(knee['per_patient'], 3)} per patient"
+    assert line_of(PAGE, "Table 5, fastMRI knee, ε = 0.67 per slice")[2] == true
+    rebuilt = REBUILT.loc[WITHOUT, "SSIM"]
+    assert line_of(PAGE, "Table 5, without privacy")[3] == f"{rebuilt:.3f}, clipped, part of the weights"
+    lost = line_of(PAGE, "points lost to privacy: digits, ECG, speech; SSIM")
+    assert lost[3] == f"at most 0.1, {clipped - theirs[0]:.1f}, unknown; {rebuilt - REBUILT.loc[TUNED, 'SSIM']:.3f}"
+
+
+def test_what_the_paper_prints_is_the_same_everywhere():
+    """Tables 1 to 5 of Ziller et al."""
+    printed = DIGITS["printed"].dropna()
+    private = {COMPOSITES: "3.4", PLAIN: "1.52"}
+    cells = [
+        (f"{printed[examples, THEIRS, private[examples]]}", f"{printed[examples, THEIRS, 'inf']}")
+        for examples in private
+    ]
+    lines = [[cell for cell in line if cell] for line in table_lines(PAGE) if line[:2] == ["", "the paper, printed"]]
+    assert [line[1:] for line in lines] == [[f"{one} (as 0.53)", free] for one, free in cells]
+    first = [line[1:3] for line in table_lines(PAGE) if line[0].endswith(("their network", "head on public features"))][
+        :8
+    ]
+    true = [f"ε = {epsilon}" for epsilon in ("3.4", "3.4", "1.52 (real noise)", "1.52", "2.3", "2.3", "3.31", "3.31")]
+    values = [f"{cells[0][0]} %"] * 2 + [f"{cells[1][0]} %"] * 2 + ["92 % AUC"] * 2 + ["92.5 % AUC"] * 2
+    assert first == [list(pair) for pair in zip(values, true, strict=True)]
+    assert line_of(PAGE, "Table 1, without privacy")[1] == f"{cells[0][1]}, {cells[1][1]} %"
+    assert [line_of(PAGE, f"Table {number}, without privacy")[1] for number in (2, 3, 5)] == [
+        "92 % AUC",
+        "97.8 % AUC",
+        "SSIM 0.70",
+    ]
+    assert line_of(PAGE, "Table 5, fastMRI knee, ε = 0.67 per slice")[1] == "SSIM 0.69"
+    speech = SPEECH[SPEECH["method"] == "the paper, printed"]["mean"].tolist()
+    shown = [line[1:] for line in table_lines(PAGE) if line[0] == "the paper, printed" and line[1] == "clip"]
+    assert shown == [["clip", "3.31 (as 1.47)", "", f"{speech[0]:g}"], ["clip", "∞", "", f"{speech[1]:g}"]]
+    lost = [f"{float(free) - float(one):.1f}" for one, free in cells] + [
+        "0",
+        f"{speech[1] - speech[0]:.1f}",
+        "SSIM 0.01",
+    ]
+    assert line_of(PAGE, "the paper, printed", lost[0])[1:] == lost
+    assert (
+        line_of(PAGE, "points lost to privacy: digits, ECG, speech; SSIM")[1]
+        == f"{lost[0]} and {lost[1]}, 0, {lost[3]}; 0.01"
+    )
+
+
+def test_the_table_of_ecg_has_the_kept_cells():
+    theirs, noise = "the paper's network", "the same at ε = 2.29 (the noise of the paper's code costs 2.3)"
+    rows = {
+        "the public encoder alone, which saw simulated patients only": (
+            "",
+            "",
+            "public encoder alone, no patient seen",
+        ),
+        "the paper's network and settings": ("", f"{theirs} and settings", f"{theirs}, no noise"),
+        "the same as the paper trains it without privacy": ("", "", f"{theirs}, as it trains without privacy"),
+        "the same at what its noise multiplier really gives, ε = 1.5": (
+            "",
+            f"{theirs}, its noise made right, ε = 1.5",
+            "",
+        ),
+        noise: ("", f"{theirs}, the noise of its code, ε = 2.29", ""),
+        "its real-valued twin, on the signal": ("", f"real-valued twin of {theirs}, on the signal", ""),
+        "age alone": ("", "", "age alone"),
+        "device alone": ("", "", "device alone"),
+    }
+    for label, methods in rows.items():
+        line = line_of(PAGE, label, "")
+        assert line[1:4] == [f"{ECG.loc[method, 'mean']:.2f}" if method else "" for method in methods]
+        for method in filter(None, methods):
+            low, high = ECG.loc[method, ["ci_low", "ci_high"]]
+            assert f"{low:.1f} to {high:.{0 if high == 100 else 1}f}" in line[4]
+    heads = [ECG.loc[f"head on public features{end}"] for end in (", ε = 0.5", "", ", no noise")]
+    assert line_of(PAGE, "head on public features, five seeds")[1:4] == [spread(row) for row in heads]
+
+
+def test_sentences_on_ecg_are_those_of_the_table():
     text = TEXT[TEXT.index("176 patients of PTB-XL") : TEXT.index("Spoken commands The paper")]
-    for _, row in ECG.iterrows():
-        assert f"{row['ci_low']:.1f} to {row['ci_high']:.{0 if row['ci_high'] == 100 else 1}f}" in text
     clipped, noisy = (ECG.loc[f"the paper's network{kind}", "mean"] for kind in (", no noise", " and settings"))
     assert f"Noise costs the paper's network {clipped - noisy:.0f} points here" in text
+    assert f"({clipped:.2f} clipped without noise, {noisy:.2f} at ε = 1.76; one seed)" in text
+    free = ECG.loc["the paper's network, as it trains without privacy"]
+    assert ECG.loc["the paper's network, no noise", "ci_high"] < 92 < free["ci_high"]
+    assert f"The interval of {clipped:.2f} excludes the printed 92, that of {free['mean']:.2f} includes it" in text
     assert f"({ECG.loc['head on public features', 'epsilon_nine']:.2f} for the head at ε = 1.76)" in text
     exact = 0.025 ** (1 / 54)
     assert ECG.loc["head on public features", "ci_low"] == pytest.approx(100 * exact, abs=1e-3)
@@ -91,7 +204,10 @@ def test_the_table_of_spoken_commands_has_the_kept_rows():
     alone = SPEECH[SPEECH["unit"] == "none"].iloc[0]
     intervals = ", and ".join(f"{row['ci_low']:.1f} to {row['ci_high']:.1f}" for row in (start, alone))
     assert f"({intervals}; {start['public_start']:.1f} % at its start;" in TEXT
-    assert f"classifies {alone['accuracy']:.0f} % of the clips correctly" in TEXT
+    said = f"simulated words alone reaches {alone['mean']:.2f} and classifies {alone['accuracy']:.0f} % of the clips"
+    assert said in TEXT
+    heads = SPEECH[SPEECH["method"] == HEAD].set_index(["unit", "epsilon"])["mean"]
+    assert f"it is {heads['clip', 'inf'] - heads['speaker', '8']:.1f} points below the head without noise" in TEXT
     learns = kept(PAPER, "speech_commands/readings", "steps")["auc"]
     assert f"one seed reaches {learns[200]:.1f} % on 426 clips" in TEXT
     assert f"| {', '.join(f'{learns[steps]:.1f}' for steps in (50, 100, 200))} |" in text_of("complex_dp/readings.md")
@@ -116,6 +232,9 @@ def test_distances_between_activations_are_those_of_the_table():
     above, below = mish["speech"][cardioids], -mish["k-space"][cardioids]
     assert f"It is {min(above):.2f} to {max(above):.2f} points above the three cardioids on speech" in TEXT
     assert f"and {min(below):.1f} to {max(below):.1f} below them on k-space" in TEXT
+    sigmoid, cardioid = (RANKED.loc[("speech", name)] for name in ("separable_sigmoid", "cardioid_per_channel"))
+    assert f"reaches {sigmoid['mean']:.1f} % (printed {sigmoid['paper']:.1f})" in TEXT
+    assert f"with a bias per channel {cardioid['mean']:.1f} % (printed {cardioid['paper']:.1f})" in TEXT
     for names in (("zrelu",), ("complex_tanh",), ("conj_mish", "split_mish")):
         for task in ranked:
             assert f"{', '.join(f'{ranked[task][name]:.1f} %' for name in names)} |" in TEXT
@@ -214,3 +333,20 @@ def test_core_hours_are_those_of_the_table():
     run = times.set_index(["scenario", "network"])["run_hours"]
     three = run["speech_commands_without", "cnn"] + 2 * run["speech_commands", "cnn"]
     assert f"and `train_speech` {three:.1f}:" in TEXT
+
+
+def test_the_pages_of_tasks_have_the_figures_of_the_tables():
+    hearts = kept(PAPER, "ecg/search")["mean"].max()
+    assert f"the head reaches {hearts:.2f} % in the mean" in text_of("complex_dp/ecg.md")
+    words = text_of("complex_dp/speech_commands.md")
+    heads = SPEECH[SPEECH["method"] == HEAD].set_index(["unit", "epsilon"])["mean"]
+    said = f"{heads['clip', '1.47']:.1f} % at ε = 1.47 per clip and {heads['speaker', '8']:.1f} % at ε = 8 per speaker"
+    assert said in words
+    searched = kept(PAPER, "speech_commands/search").groupby("epsilon")["auc"].max()
+    assert {f"{searched[epsilon]:.1f}" for epsilon in ("1.47", "8")} == {"99.8"}
+    assert "(99.8 % at ε = 1.47 and at 8)" in words
+    public = REBUILT.loc[("public network alone", "0"), "SSIM"]
+    said = f"the gain is small (SSIM {public:.3f} to {REBUILT.loc[WITHOUT, 'SSIM']:.3f})"
+    assert said in text_of("complex_dp/reconstruction.md")
+    seconds = kept(PAPER, "speech_commands/readings", "steps")["core_seconds"][200]
+    assert f"200 steps took {seconds:.0f} s of a core" in text_of("complex_dp/readings.md")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from paper_pages import PAPERS, kept, line_of, text_of
+from paper_pages import PAPERS, kept, line_of, table_lines, text_of
 
 PAGE = "complex_mri/README.md"
 TEXT = text_of(PAGE)
@@ -40,19 +40,32 @@ def test_the_first_table_shows_what_is_printed_and_kept(arm, epsilons):
         assert line[4] == f"{lower:.0f} points lower"
 
 
+@pytest.mark.parametrize("arm", ARMS)
+def test_printed_lines_of_other_tables_are_those_of_the_paper(arm):
+    lines = [line for line in table_lines(PAGE) if line[0] == f"{arm}, the paper, printed"]
+    printed = [f"{value:.2f}" for value in PRINTED.loc[ARMS[arm], "printed"]]
+    few = [f"{PRINTED.loc[('federated', epsilon), 'printed']:.2f}" for epsilon in ("1", "8", "inf")]
+    assert [line[1:7] for line in lines] == [printed, few][: len(lines)]
+    assert lines
+
+
 def test_the_first_table_shows_the_runs_that_count_images():
-    assert (
-        line_of(PAGE, "per image, ε = 1, 8, ∞, one holder")[3]
-        == ", ".join(f"{mean:.1f}" for mean in IMAGE["mean"]) + " %"
-    )
-    assert f"{CELLS.loc[('per_image', 'federated', '8'), 'epsilon_per_patient']:,.0f}" == "6,286"
-    assert line_of(PAGE, "ε = 8 per image, federated, 917 rounds")[2] == "6,286"
+    printed = [f"{PRINTED.loc[('federated', epsilon), 'printed']:.2f}" for epsilon in ("1", "8", "inf")]
+    line = line_of(PAGE, "per image, ε = 1, 8, ∞, one holder")
+    assert line[1] == ", ".join(printed) + " %"
+    assert line[3] == ", ".join(f"{mean:.1f}" for mean in IMAGE["mean"]) + " %"
+    run = CELLS.loc[("per_image", "federated", "8")]
+    ours = [f"{printed[1]} %", f"{run['epsilon_per_patient']:,.0f}", f"{run['mean']:.1f} %"]
+    assert line_of(PAGE, "ε = 8 per image, federated, 917 rounds")[1:4] == ours
 
 
 def test_the_lead_of_one_holder_is_that_of_the_table():
     means = CELLS.loc["pooled"]["mean"]
     leads = [means["central", epsilon] - means["federated", epsilon] for epsilon in ("1", "3", "5", "8", "10")]
     assert f"One holder scores {min(leads):.0f} to {max(leads):.0f} points higher at ε = 1 to 10." in TEXT
+    printed = (PRINTED.loc["central", "printed"] - PRINTED.loc["federated", "printed"]).round(2)
+    least, most = min(printed), max(printed) + 1e-9  # 1.55 is rounded up
+    assert line_of(PAGE, "Table 1, federated below one holder")[1] == f"{least:.1f} to {most:.1f} points"
     leads.append(means["central", "inf"] - means["federated", "inf"])
     assert line_of(PAGE, "Table 1, federated below one holder")[3] == f"{min(leads):.0f} to {max(leads):.0f} points"
 
