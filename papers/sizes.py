@@ -4,7 +4,8 @@
 ``whole``. A ``smoke`` runs the scenarios of both with 20 patients, three rounds, and one seed and epsilon of the first
 network of each block of runs. Programs take the smaller of two values of each constant (`by_size`), and a few hundred
 simulated digits in place of MNIST and Fashion-MNIST. Results of a smoke stay apart: experiments and cohorts get another
-name, and tables go to results/papers/smoke. It shows that commands work; its figures mean nothing.
+name, which figures and tables of the workflow show, and tables go to results/papers/smoke. It shows that commands work;
+its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def smoke(scenario: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": f"smoke-{scenario['name']}",
         "cohort": {
-            "name": f"{cohort['name']}-smoke",
+            "name": f"{cohort['name']}-smoke-no-result",
             **PATIENTS,
             **({"simulated": {"grid": GRID}} if shipped else {}),
         },

@@ -131,6 +131,7 @@ def test_a_smoke_has_twenty_patients_three_rounds_and_names_of_its_own(scenario)
     assert all(plan.training.rounds <= 3 for plan in plans)
     assert (config.name, config.cohort.name) != (whole["name"], whole["cohort"]["name"])
     assert whole["name"] in config.name
+    assert config.cohort.name.endswith("no-result")  # titles of the workflow's figures have it
 
 
 MNIST = sizes.ROOT.parent / "shared/data/mnist"

@@ -137,6 +137,13 @@ def test_activations_of_the_earlier_commit_are_those_of_the_table():
     assert f"cardioid and CReLU are {ahead[0]:.1f} and {ahead[1]:.1f} points ahead" in TEXT
 
 
+def test_epsilons_of_the_central_limit_are_those_of_the_page_on_printed_ones():
+    docs = (PAPERS.parent / "docs/printed.md").read_text().splitlines()
+    limits = {cells[1].strip(): cells[3].strip() for line in docs if len(cells := line.split("|")) == 6}
+    true = line_of(PAGE, "noise of ε = 1, 3, 5, 8, 10")[2]
+    assert true == f"{limits['1']} at 1, {limits['10']} at 10"
+
+
 def test_the_time_of_the_paper_s_network_is_that_of_the_table():
     hours = kept("complex_mri", "time").groupby("scenario")["hours"].sum()["paper"]
     assert f"`paper` takes {hours:.0f} core hours, {hours / 48:.1f} days on two quiet cores" in TEXT
