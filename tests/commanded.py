@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from zetadp.cli import main
+from zetadp.cli.arguments import LOGGED
+
+
+@contextmanager
+def logs_restored() -> Iterator[None]:
+    """Undo at the end what a server or a node changes about logging."""
+    loggers = [logging.getLogger(name) for name in ("", *LOGGED)]
+    before = [(logger, logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
+    try:
+        yield
+    finally:
+        for logger, handlers, propagate, level in before:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
 
 
 def ended(capsys, *arguments: object) -> tuple[int, str, str]:

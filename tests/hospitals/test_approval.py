@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 import shutil
@@ -12,10 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
-from commanded import mistake, said
+from commanded import logs_restored, mistake, said
 from hospitals.sites import make_plan, roster_of, sums_plan
 
-from zetadp.account.ledger import Ledger
+from zetadp.account.ledger import Ledger, read_ledger
 from zetadp.accounting import composition
 from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
@@ -113,7 +112,11 @@ def test_a_plan_or_a_roster_is_approved_by_its_hash_at_the_command_line(kind, pl
     assert not settings.state.exists()
     with pytest.raises(UserError, match="Nobody has approved"):
         participant(settings).check_approved()
-    said(capsys, *command, "--who", "A. Physician", "--hash", digits.upper())
+    approved = said(capsys, *command, "--who", "A. Physician", "--hash", digits.upper())
+    assert "The node cannot start yet. Expected the folder of this hospital's patients" in approved
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/patient_key.tsv").touch()
+    assert "The node may start." in said(capsys, *command, "--who", "A. Physician", "--hash", digits)
     assert participant(settings).check_approved().startswith("approved by A. Physician on 20")
 
 
@@ -137,13 +140,9 @@ def test_a_line_of_a_nodes_log_names_the_node_once(kind, request, tmp_path, caps
     files = {"plan": settings.plan.name, "images": "images", "state": "state"}
     (tmp_path / "node.yaml").write_text(json.dumps({"name": "node-02", "attempts": 2, **files}))
     monkeypatch.setattr(node, "run_node", lambda *_: None)
-    logger = logging.getLogger("zetadp")
-    try:
+    with logs_restored():
         words = ["--server", "s.example:9443", "--authority", authority, "--key", "node-02.key"]
         line = said(capsys, "federation", "node", "node.yaml", *words)
-    finally:
-        logger.removeHandler(logger.handlers[-1])
-        logger.propagate = True
     assert re.match(r"\S+ INFO node-02: epsilon [\d.]+ for each patient, at delta ", line)
     assert line.count("node-02") == 1
 
@@ -249,6 +248,27 @@ def test_a_server_does_not_write_over_the_files_of_another_training(hospital, tm
         replace(settings, ledger_file=tmp_path / "other.jsonl").check_files()
 
 
+def test_a_finished_server_that_is_started_again_trains_nothing(hospital, tmp_path, capsys):
+    """As when its machine restarts: hospitals that permit another attempt would pay for it."""
+    PLAN.write(hospital.plan)
+    make_credentials(tmp_path / "keys")
+    files = {name: f"out/{name}" for name in ("model", "history", "ledger", "checkpoint")}
+    keys = {name: f"{name}.pub.pem" for name in NAMES}
+    content = {"plan": hospital.plan.name, "ledger_file": "live.jsonl", "keys": keys, **files}
+    (tmp_path / "server.yaml").write_text(yaml.safe_dump(content))
+    settings = ServerSettings.read(tmp_path / "server.yaml")
+    assert not settings.is_finished
+    recorded(settings.ledger_file, PLAN)
+    save_tensors(settings.model, {"a": torch.zeros(1)}, {"ledger_head": read_ledger(settings.ledger_file)[-1].last})
+    serve = ["federation", "serve", tmp_path / "server.yaml", "--credentials", tmp_path / "keys"]
+    assert "The run is finished" in said(capsys, *serve)
+    settings.checkpoint.touch()  # the server died between model and history
+    assert not settings.is_finished
+    settings.checkpoint.unlink()
+    recorded(settings.ledger_file, PLAN)  # another attempt began
+    assert not settings.is_finished
+
+
 def recorded(path, plan, node=None):
     """Write a ledger in which a plan has released its first round."""
     with Ledger(path) as ledger:
@@ -287,6 +307,11 @@ def test_a_kit_holds_a_plan_a_page_and_settings_whose_commands_are_understood_an
     page = (kit / "READ_ME_FIRST.md").read_text()
     assert page.count(PLAN.digest) == 2
     assert f"takes part with exactly {node.population} patients" in page
+    assert "roster" not in page
+    SUMS.write(tmp_path / "masked.json")
+    masked = write_kits(tmp_path / "masked.json", tmp_path / "masked", server="s.example:9443", authority=authority)[1]
+    assert "zetadp federation member plan.json node-02 --key node-02.key" in (masked / "READ_ME_FIRST.md").read_text()
+    assert HospitalSettings.read(masked / "node.yaml").plan.name == "roster.json"
     settings = HospitalSettings.read(kit / "node.yaml")
     assert (settings.name, settings.simulation, settings.attempts) == (node.name, False, 1)
     for path in kit.iterdir():

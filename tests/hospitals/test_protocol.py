@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from commanded import logs_restored
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from hospitals.sites import make_hospital, make_plan
 from hypothesis import given
@@ -95,13 +96,9 @@ def test_a_server_writes_nothing_of_its_own_into_the_log_of_a_hospital(facts, tm
     hospital = make_hospital(make_plan(noise="os"), 0, tmp_path, answer_seconds=0)
     monkeypatch.setattr(node, "Message", lambda content, reply_to: content)
     monkeypatch.setattr(node, "faulthandler", Mock())  # it needs a file, and pytest captures
-    log_to_terminal("node-01")
-    logger = logging.getLogger("zetadp")
-    try:
+    with logs_restored():
+        log_to_terminal("node-01")
         reply = node.reply_to(hospital, SimpleNamespace(content=changed(MESSAGES[0], **facts)))
-    finally:
-        logger.removeHandler(logger.handlers[-1])
-        logger.propagate = True
     assert unpack(reply, Refusal).reason == Reason.PLAN
     (line,) = capsys.readouterr().out.splitlines()
     assert re.match(r"\S+ WARNING node-01: not a request: ", line)

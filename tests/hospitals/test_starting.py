@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commanded import mistake
+from commanded import ended, logs_restored, mistake
 from hospitals.sites import make_plan
 
 from zetadp.base.tensors import save_tensors
@@ -102,6 +102,15 @@ def test_what_a_server_lacks_is_one_message_before_it_starts(named, site, capsys
     serve += ["--host", "127.0.0.1", "--port", free_port()]
     assert named.strip() in mistake(capsys, "federation", *serve, code=NEEDS_A_PERSON)
     assert not (site / "out").exists()
+
+
+def test_wrong_test_patients_of_a_server_need_a_person(site, capsys):
+    put_settings(site, watched="nowhere", watched_patients=6)
+    serve = ["serve", site / "server.yaml", "--credentials", site / "keys", "--host", "127.0.0.1"]
+    with logs_restored():
+        code, _, error = ended(capsys, "federation", *serve, "--port", free_port())
+    assert code == NEEDS_A_PERSON
+    assert "nowhere" in error
 
 
 FAULTS_OF_NODES = [

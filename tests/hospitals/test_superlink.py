@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import ssl
 import time
+from types import SimpleNamespace
 from typing import NoReturn
 
 import httpx
 import pytest
+from commanded import logs_restored
 from fastapi.routing import iter_route_contexts
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from zetadp.base.validation import UserError
+from zetadp.cli.arguments import log_to_terminal
 from zetadp.hospitals import node
 from zetadp.hospitals.certificates import make_credentials, make_node_key, read_node_key, read_public_key
 from zetadp.hospitals.launcher import free_port
@@ -23,6 +28,7 @@ from zetadp.hospitals.protocol import Answer, Request, Unreadable, pack, unpack
 from zetadp.hospitals.superlink import SizeLimit, SuperLink
 
 NAMES, PLACE, LIMIT = ("a", "b"), Place("training", 0), 1 << 20
+UNFINISHED = SimpleNamespace(is_finished=False)
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 
 
@@ -105,12 +111,12 @@ def test_what_was_lost_on_its_way_is_asked_for_again(fault, path, keys, served, 
         assert line.reachable() == {"a"}
         line.ask("a", request)
         client.event_hooks["response"].append(once)
-        node.answer_next(None, a, 0)
+        node.answer_next(UNFINISHED, a, 0)
         line._checked_at = 0.0
         assert line.reachable() == {"a"}
         assert not line.is_pending("a")
         line.ask("a", request)
-        node.answer_next(None, a, 0)
+        node.answer_next(UNFINISHED, a, 0)
         assert set(answers) == {request}
         assert [answer.update for answer in line.collect()][-1:] == [b"update"]
 
@@ -167,6 +173,36 @@ def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
     keyless._client.close()
     superlink._checked_at = 0.0
     assert not superlink.reachable()
+
+
+def test_a_second_process_of_a_node_leaves_no_line_of_flowers_in_the_log(keys, served, monkeypatch, capsys):
+    """Flower writes an error each time that it tries to connect; other errors are lines like all others."""
+
+    def sleep(_: float) -> NoReturn:
+        raise StopIteration
+
+    with logs_restored():
+        log_to_terminal("server", as_json=True)
+        with uplink(served[1], keys, "a") as first:
+            first.sign_on()
+            monkeypatch.setattr(node.time, "sleep", sleep)  # before it tries again
+            with pytest.raises(StopIteration), uplink(served[1], keys, "a") as second:
+                second.sign_on()
+        logging.getLogger("flwr").error("of Flower")
+    lines = [json.loads(line)["message"] for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "connected to the server; waiting for requests"
+    assert "takes an earlier process of this node for connected" in lines[1]
+    assert lines[2:] == ["of Flower"]
+
+
+@pytest.mark.parametrize(("finished", "level"), [(True, "INFO"), (False, "WARNING")])
+def test_a_server_that_ends_after_the_last_round_is_no_warning(finished, level, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(node, "RETRY_SECONDS", 0)
+    gone = SimpleNamespace(fetch=lambda: cut(httpx.Response(200, request=httpx.Request("POST", "/"))), sign_on=list)
+    node.answer_next(SimpleNamespace(is_finished=finished), gone, 0)
+    (record,) = caplog.records
+    assert record.levelname == level
 
 
 @pytest.mark.parametrize("content", [bytes(LIMIT + 1), [bytes(LIMIT), b"x"]], ids=["told", "not told"])

@@ -24,6 +24,8 @@ from zetadp.base.validation import Within
 WIDTH = 80
 SERVER = "server"
 """The site of a federation's server in logs."""
+LOGGED = ("zetadp", "flwr", "uvicorn")
+"""Packages whose log lines a site prints."""
 Probability = Annotated[float, Within(gt=0, le=1)]
 
 
@@ -119,7 +121,7 @@ def _number(kind: type[float], bounds: Sequence[Within]) -> Callable[[str], floa
 
 
 def log_to_terminal(site: str, *, as_json: bool = False) -> None:
-    """Print the log lines of this package, and warnings of other packages.
+    """Print the log lines of this package, and in the same form the warnings of Flower and of its web server.
 
     Parameters
     ----------
@@ -132,13 +134,13 @@ def log_to_terminal(site: str, *, as_json: bool = False) -> None:
     prefix = "" if site == SERVER else f"{site.replace('%', '%%')}: "
     plain = PlainLines(f"%(asctime)s %(levelname)s {prefix}%(message)s", "%Y-%m-%dT%H:%M:%S%z")
     handler.setFormatter(JsonLines(site) if as_json else plain)
-    logging.getLogger("zetadp").addHandler(handler)
-    logging.getLogger("zetadp").setLevel(logging.INFO)
-    logging.getLogger("zetadp").propagate = False
     logging.getLogger().setLevel(logging.WARNING)
-    import flwr.common  # noqa: F401  (it sets the level of its logger)
+    import flwr.common  # noqa: F401  (it gives its logger a level, and a handler that prints colours)
 
-    logging.getLogger("flwr").setLevel(logging.WARNING)
+    for package in LOGGED:
+        logger = logging.getLogger(package)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO if package == "zetadp" else logging.WARNING)
 
 
 def print_now(line: str) -> None:

@@ -204,7 +204,8 @@ def serve(
 
     The settings (server.yaml) name the files for the model (.safetensors), its history (.csv) and the ledger (.jsonl).
     At the end, the server prints the last line of each hospital's ledger, for the hospital to note. The exit code is 0
-    only if the model was written. After an interruption, start the same command again.
+    only if the model was written. After an interruption, start the same command again. After the end, it changes
+    nothing and ends with exit code 0.
 
     Examples
     --------
@@ -221,6 +222,9 @@ def serve(
         server_settings.check_files()
         files = Credentials(credentials.resolve())
         files.check_server()
+    if server_settings.is_finished:
+        print(f"The run is finished: its model is {server_settings.model}. Name other files for another run.")
+        return
     require_free_port(host, port)
     counters = _health(health, plan.training.rounds)
     log_to_terminal(SERVER, as_json=log_json)
@@ -314,11 +318,17 @@ def approve(
     if bool(who) != (hash_ is not None):
         raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
     if hash_ is not None:
-        print(f"Approved by {who}: {participant.approve(who, hash_)}. The node may start.")
+        print(f"Approved by {who}: {participant.approve(who, hash_)}.")
+        try:
+            participant.check_patients()
+        except UserError as error:
+            print(f"The node cannot start yet. {error}")
+        else:
+            print("The node may start. It checks the patients first.")
         return
     print(
         f"{invitation(participant.plan, participant.name, participant.roster)}\n\n"
-        f"The settings permit {participant.settings.attempts} attempt(s).\n{participant.with_recorded()}"
+        f"Attempts that the settings permit: {participant.settings.attempts}.\n{participant.with_recorded()}"
         "Nothing is approved yet. If you agree to all of this, run:\n"
         f"  zetadp federation approve {settings} --key {key} --who 'YOUR NAME' --hash {participant.digest[:MIN_DIGITS]}"
     )

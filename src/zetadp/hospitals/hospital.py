@@ -44,7 +44,6 @@ from zetadp.hospitals.protocol import (
     signed_reply,
 )
 from zetadp.hospitals.settings import HospitalSettings
-from zetadp.mri.index import PATIENT_KEY
 from zetadp.training.assembly import Assembly
 from zetadp.training.independence import checked_phase
 from zetadp.training.outbox import Outbox, SupersededError, digest_of
@@ -81,6 +80,11 @@ class Hospital:
     health
         Counters to keep.
 
+    Attributes
+    ----------
+    is_finished
+        Whether the node has answered the last round.
+
     Raises
     ------
     UserError
@@ -101,6 +105,7 @@ class Hospital:
         self.records, self.start = records, start
         self._unused_value: tuple[Place, FreshValue] | None = None
         self._warned_of_delay = False
+        self.is_finished = False
         declared = plan.nodes[plan.position(name)].population // plan.units_of_a_person
         if len(patients) != declared:
             raise UserError(
@@ -217,7 +222,8 @@ class Hospital:
             "round %d of %d is recorded; epsilon spent so far %s per %s, at delta %g%s",
             *(number + 1, rounds, spent, self.plan.protects, self.plan.delta, condition(self.plan.masked)),
         )
-        if number + 1 == rounds:
+        self.is_finished = number + 1 == rounds
+        if self.is_finished:
             logger.info(
                 "finished, all rounds are recorded. Stop %s when the coordinator reports that the model exists: until "
                 "then the server may ask again for the last answer.",
@@ -341,29 +347,6 @@ def _lines_after(path: Path, head: str) -> tuple[str, ...]:
     return lines[heads.index(head) + 1 :]
 
 
-def _check_patients(settings: HospitalSettings, plan: Plan) -> None:
-    """Refuse a promise for persons without a declaration which records belong to one person.
-
-    Raises
-    ------
-    UserError
-        If the folder has no key of patients and the settings do not declare that none is needed.
-    """
-    key = settings.images / PATIENT_KEY
-    if settings.simulation or plan.protects == "record" or settings.one_record_per_patient or key.is_file():
-        return
-    if not settings.images.is_dir():
-        raise UserError(
-            f"Expected the folder of this hospital's patients as images in the settings, found no folder "
-            f"{settings.images}. Name the one that zetadp convert made. The user who runs the node must have access."
-        )
-    raise UserError(
-        f"Expected {key}, since the plan promises a guarantee for each {plan.cohort_unit}, found no file. Write it "
-        "(zetadp convert with --patients or --patient-pattern), or if no person has two records in the folder, set "
-        "one_record_per_patient: true in the node's settings. Or ask the coordinator for a plan with unit record."
-    )
-
-
 def load_hospital(participant: Participant, health: Health | None = None) -> Hospital:
     """Check that the plan is approved, then check and prepare the hospital's patients.
 
@@ -376,7 +359,7 @@ def load_hospital(participant: Participant, health: Health | None = None) -> Hos
     participant.check_approved()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    _check_patients(settings, plan)
+    participant.check_patients()
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     records = site_task_of(plan.task).site(
         settings.images,

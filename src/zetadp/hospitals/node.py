@@ -223,6 +223,7 @@ def run_node(
             uplink.sign_on()
             while True:
                 answer_next(hospital, uplink, idle_seconds)
+    logger.info("stopped")
 
 
 def _utc() -> str:
@@ -242,7 +243,10 @@ def answer_next(hospital: Hospital, uplink: Uplink, idle_seconds: float) -> None
         else:
             uplink.send(reply_to(hospital, message))
     except httpx.HTTPError as error:
-        logger.warning("a message may have been lost (%s); connecting again", shown(str(error)))
+        if hospital.is_finished:
+            logger.info("the server does not answer, as after the end of a run; the node waits until it is stopped")
+        else:
+            logger.warning("a message may have been lost (%s); connecting again", shown(str(error)))
         time.sleep(RETRY_SECONDS)
         uplink.sign_on()
 

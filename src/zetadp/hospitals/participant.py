@@ -30,6 +30,7 @@ from zetadp.base.validation import UserError, shown
 from zetadp.hospitals.certificates import Credentials, check_signature, make_private_key, read_node_key, signature
 from zetadp.hospitals.masks import Member, Roster, read_terms
 from zetadp.hospitals.settings import HospitalSettings
+from zetadp.mri.index import PATIENT_KEY
 from zetadp.training.plan import Plan
 from zetadp.training.promise import Promise, check_promise
 from zetadp.training.settings import GAUSSIAN, NO_EXACT_SAMPLER
@@ -212,6 +213,32 @@ class Participant:
         else:
             self.cap.check_plan(self.ledger, self.declaration(self.plan.declaration()), self.settings.attempts)
 
+    def check_patients(self) -> None:
+        """Refuse a folder that is not there, and a promise for persons if it is not known whose each record is.
+
+        Raises
+        ------
+        UserError
+            If the folder is missing, or has no key of patients and the settings do not declare that none is needed.
+        """
+        settings, key = self.settings, self.settings.images / PATIENT_KEY
+        if settings.simulation:
+            return
+        if not settings.images.is_dir():
+            raise UserError(
+                "Expected the folder of this hospital's patients as images in the settings, found no folder "
+                f"{settings.images}. Name the one that zetadp convert made. The user who runs the node must have "
+                "access."
+            )
+        if self.plan.protects == "record" or settings.one_record_per_patient or key.is_file():
+            return
+        raise UserError(
+            f"Expected {key}, since the plan promises a guarantee for each {self.plan.cohort_unit}, found no file. "
+            "Write it (zetadp convert with --patients or --patient-pattern), or if no person has two records in the "
+            "folder, set one_record_per_patient: true in the node's settings. Or ask the coordinator for a plan with "
+            "unit record."
+        )
+
     def with_recorded(self) -> str:
         """Return a line on what all trainings of the state folder cost a patient; nothing before the first one."""
         delta, recorded = self.promise.delta, Book.read(self.ledger.parent).runs(about=self.ledger)
@@ -220,10 +247,11 @@ class Participant:
         attempts = read_ledger(self.ledger) if self.ledger.exists() else []
         left = self.settings.attempts - sum(bool(attempt.events) for attempt in attempts)
         after = [*recorded, *[declared_run(self.plan.label, self.declaration(self.plan.declaration()))] * left]
+        together = rounded_up(total(after, delta))
         return (
-            f"Trainings recorded in {self.settings.state} cost these patients epsilon "
-            f"{rounded_up(total(recorded, delta))}, and {rounded_up(total(after, delta))} with all attempts of this one"
-            f", at delta {delta:g}{condition_of(after)}.\n"
+            f"Runs recorded in {self.settings.state} cost these patients epsilon {rounded_up(total(recorded, delta))}, "
+            f"and {together} with all attempts of this one, at delta {delta:g}{condition_of(after)}. To agree to this "
+            f"total, `cap` in node.yaml must be at least {together}.\n"
         )
 
     def declaration(self, of_plan: Declaration) -> Declaration:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.storage import make_folder, read_json, write_json
+from zetadp.base.validation import needs_a_person
 from zetadp.hospitals.certificates import Credentials
 from zetadp.hospitals.coordinator import Coordinator
 from zetadp.hospitals.health import Health
@@ -211,7 +212,8 @@ def serve(
         torch.set_num_threads(settings.threads)
     plan, keys, roster = settings.agreed
     backbone = backbone_of(plan, settings.backbone)
-    watched = _watched(settings, plan, backbone)
+    with needs_a_person():
+        watched = _watched(settings, plan, backbone)
     patience = settings.patience
     needs_all = patience.least_of(len(plan.nodes)) == len(plan.nodes)
     lifetime = patience.give_up_seconds if needs_all else 2 * patience.round_seconds

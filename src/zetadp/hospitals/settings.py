@@ -200,6 +200,14 @@ class ServerSettings(SiteSettings):
             raise UserError(f"Expected in keys a different key for each node, found the same one at {double}.")
         return plan, keys, None
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether this plan was trained to its end: its last attempt made the model, and no checkpoint remains."""
+        if not (self.model.exists() and self.ledger_file.exists()) or self.checkpoint.exists():
+            return False
+        last = read_ledger(self.ledger_file)[-1:]
+        return any(head_in(self.model) in attempt.heads for attempt in last)
+
     def check_files(self) -> None:
         """Refuse files of another training: its ledger would count this one too, and its model would be lost.
 
@@ -209,12 +217,11 @@ class ServerSettings(SiteSettings):
             If the ledger is that of another run, or the model is there and does not come from this ledger.
         """
         plan = self.agreed[0]
-        run = plan.run.to_json()
         attempts = read_ledger(self.ledger_file) if self.ledger_file.exists() else []
-        if attempts and (recorded := attempts[-1].declaration.run) != run:
+        if attempts and (recorded := attempts[-1].declaration.run) != plan.run.to_json():
             raise UserError(
                 f"ledger_file: Expected the ledger of this training or a new file, found {self.ledger_file} of the run "
-                f"{recorded}. Name other files for each training: ledger_file, checkpoint, model, history and ledger."
+                f"{' '.join(map(str, recorded.values()))}. Name other files for each training: ledger_file, checkpoint, model, history and ledger."
             )
         # A simulation may be begun again with other settings, and with `once` its ledger decides.
         spent = plan.protects_people and not self.once and not all(attempt.unused for attempt in attempts)

@@ -23,7 +23,7 @@ from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NOD
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
-from flwr.supercore.error import http_error_translator
+from flwr.supercore.error import ApiErrorCode, http_error_translator
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.superlink.federation import NoOpFederationManager
@@ -56,6 +56,16 @@ REFUSAL_SECONDS = 60.0
 """Least seconds between two log lines about messages that are too large."""
 END_SECONDS = 5.0
 """A connection that does not end after so long must not keep the server from writing the model."""
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Return whether a line of Flower's log needs a reader: all do but one.
+
+    While a killed node still counts as connected, Flower writes an error each time that its next process tries to
+    connect, which is every two seconds. The log of that process gives the reason, and the server's says when it is
+    back.
+    """
+    return f"[ApiError:{ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED}]" not in record.getMessage()
 
 
 class SizeLimit:
@@ -187,11 +197,13 @@ class SuperLink:
             ssl_keyfile=secret,
             ws="none",
             lifespan="off",
+            log_config=None,  # its lines go where all others go
             log_level="warning",
             callback_notify=self._show_life,
             timeout_notify=int(LIFE_SECONDS),
             timeout_graceful_shutdown=1,
         )
+        logging.getLogger("flwr").addFilter(is_news)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
