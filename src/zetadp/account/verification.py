@@ -138,8 +138,12 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
     if folder.is_file():
         read_ledger(folder)  # refuses a release of rows, and says what to give instead
     run = RunFolder(folder)
-    if not run.ledger.is_file():
-        raise UserError(f"Expected the folder of a finished run, found no {run.ledger.name} in {folder}.")
+    needed = (run.ledger, run.plan)
+    if missing := [file.name for file in needed if not file.is_file()]:
+        raise UserError(
+            f"Expected the folder of a finished run, found no {' and no '.join(missing)} in {folder}. A federation "
+            "leaves no such folder: check the ledger of each hospital, or the server's copy of it, with --key."
+        )
     results = list(_as_sealed(run))
     checks: list[tuple[str, Callable[[RunFolder, Sequence[Attempt]], None]]] = [
         ("the model names a line of the ledger", _of_ledger),

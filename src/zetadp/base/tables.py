@@ -247,8 +247,9 @@ def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) ->
     members = {part: rows[rows["part"] == part].groupby("patient")["record"].agg(", ".join) for part in declared}
     problems = [
         f"Expected {number} patients in the part {part} as declared, found "
-        f"{len(members[part])} in {source}. Complete the cohort, or declare the number that it has: the guarantee uses "
-        "it as a public constant."
+        f"{len(members[part])} in {source}. The guarantee uses the declared number as a public constant. Correct the "
+        "folder, or the list of which records are of one patient, or declare the number that is there. In a "
+        "federation, the plan declares it for each hospital."
         for part, number in declared.items()
         if len(members[part]) != number
     ]

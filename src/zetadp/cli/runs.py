@@ -165,7 +165,7 @@ def verify(
     --------
     zetadp verify results/default/runs/head/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas
     zetadp verify runs/mine
-    zetadp verify state/ledgers/head-federated-eps-8-seed-0.jsonl --key node-02.pub.pem
+    zetadp verify state/ledgers/pretrained-federated-eps-8-seed-0.jsonl --key node-02.pub.pem
     """
     if key is None:
         from zetadp.account.verification import unsealed, verify_run

@@ -43,11 +43,9 @@ from zetadp.hospitals.protocol import (
     encode,
     signed_reply,
 )
-from zetadp.hospitals.settings import HospitalSettings
 from zetadp.training.assembly import Assembly
 from zetadp.training.independence import checked_phase
 from zetadp.training.outbox import Outbox, SupersededError, digest_of
-from zetadp.training.plan import Plan
 from zetadp.training.pretrained import backbone_of, starting_weights
 from zetadp.training.records import LabelledItems, Node, checked_units, units_among
 from zetadp.training.round import do_round

@@ -36,6 +36,27 @@ UNIT_TEXTS = {
     ),
 }
 """Description of each unit, for the page of a kit."""
+OF_LOCAL_NOISE = {
+    "terms": "plan.json",
+    "agreement": "",
+    "wait": "",
+    "comparison": "Compare its hash with the table above.",
+}
+"""Parts of a kit's files for a plan with local noise."""
+OF_MASKED_SUMS = {
+    "terms": "roster.json    # the coordinator sends it when it has the member files of all",
+    "agreement": (
+        "\n   Also make an agreement key for this plan, and send `$name.member.json` to the coordinator:"
+        "\n   `zetadp federation member plan.json $name --key $name.key`. Delete the `.agreement.key` next to your key "
+        "\n   after the run: an attacker who obtains it later can remove the masks from recorded messages."
+    ),
+    "wait": "Wait for `roster.json` and put it into this folder.\n   ",
+    "comparison": (
+        "It also prints the hash of the roster. **Compare this hash with the other hospitals by telephone**, not only"
+        "\n   with the coordinator: an attacker who exchanges a key unnoticed can read single messages."
+    ),
+}
+"""Parts of a kit's files for a plan with masked sums."""
 CANDIDATES = 10
 """Number of candidates in the sentence about the chance of a right guess."""
 
@@ -62,16 +83,15 @@ def write_kits(plan: Path, folder: Path, *, server: str, authority: Path) -> lis
     agreed = Plan.read(plan)
     _, port = checked_server(server)
     values = {"server": server, "label": agreed.label, "digest": agreed.digest, "fingerprint": fingerprint(authority)}
-    values["terms"] = "plan.json"
+    parts = OF_MASKED_SUMS if agreed.masked else OF_LOCAL_NOISE
     values["unit"] = agreed.protects
     values["who"] = UNIT_TEXTS.get(agreed.protects, UNIT_TEXTS["person"])
-    if agreed.masked:
-        values["terms"] = "roster.json    # the coordinator sends it when it has the member files of all"
     if folder.exists():
         raise UserError(f"Expected a new folder, found {folder}. Name another: --output FOLDER")
     for name in (node.name for node in agreed.nodes):
         values_of_node = {"name": name, "epsilon": rounded_up(promise_of(agreed, name).person)}
         values_of_node["invitation"] = invitation(agreed, name)
+        values_of_node |= {part: Template(text).substitute(name=name) for part, text in parts.items()}
         for template in TEMPLATES.iterdir():
             if template.name == SERVER_UNIT:
                 continue
@@ -152,4 +172,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
         )
     yield "            Each attempt adds this cost; `attempts` in node.yaml is the number of permitted attempts."
     if math.isfinite(promise.person):
-        yield f"  agree by `cap: {rounded_up(promise.person)}` in node.yaml: the node refuses what costs more"
+        yield (
+            f"  agree by `cap: {rounded_up(promise.person)}` in node.yaml if this is the first run, with one attempt: "
+            "the node refuses what costs more"
+        )

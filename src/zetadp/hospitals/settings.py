@@ -221,7 +221,8 @@ class ServerSettings(SiteSettings):
         if attempts and (recorded := attempts[-1].declaration.run) != plan.run.to_json():
             raise UserError(
                 f"ledger_file: Expected the ledger of this training or a new file, found {self.ledger_file} of the run "
-                f"{' '.join(map(str, recorded.values()))}. Name other files for each training: ledger_file, checkpoint, model, history and ledger."
+                f"{' '.join(map(str, recorded.values()))}. Name other files for each training: ledger_file, "
+                "checkpoint, model, history and ledger."
             )
         # A simulation may be begun again with other settings, and with `once` its ledger decides.
         spent = plan.protects_people and not self.once and not all(attempt.unused for attempt in attempts)
