@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,16 +27,28 @@ class Package(NamedTuple):
         return re.findall(rf"^```{language}\n(.*?)^```", self.page.read_text(), re.DOTALL | re.MULTILINE)
 
     def install(self, folder: Path) -> Path:
-        """Write the package into a folder, with the metadata that pip writes beside it; return the folder."""
+        """Copy the installed package into a folder, and return the folder."""
+        return Path(shutil.copytree(installed(self), folder, dirs_exist_ok=True))
+
+    def write(self, project: Path) -> None:
+        """Write the files of the page."""
+        (project / "pyproject.toml").write_text(self.blocks("toml")[0])
         for file, text in zip(self.files, self.blocks("python"), strict=True):
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            (folder / file).write_text(text)
-        metadata = folder / f"{self.name}-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {self.name}\nVersion: 1.0\n")
-        group, name, value = re.search(r'entry-points\."(.+)"\]\n(\w+) = "(.+)"', self.blocks("toml")[0]).groups()
-        (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
-        return folder
+            (project / file).parent.mkdir(exist_ok=True)
+            (project / file).write_text(text)
+
+
+@cache
+def installed(package: Package) -> Path:
+    """Install a package by pip, once, into a folder that the end of the process removes."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"]
+    with tempfile.TemporaryDirectory() as project:
+        package.write(Path(project))
+        done = subprocess.run([*pip, "--target", folder, project], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 TASK = Package(

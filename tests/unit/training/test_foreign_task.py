@@ -105,6 +105,10 @@ def test_a_task_whose_package_is_incomplete_names_the_package(tmp_path):
         task_of(TASK)
 
 
+def test_the_installed_package_brings_the_file_of_its_rules():
+    assert task_of(TASK).rules.is_file()
+
+
 def test_two_packages_with_a_task_of_one_name_are_refused(monkeypatch, tmp_path):
     other = PACKAGE.install(tmp_path / "other")
     (other / "my_package-1.0.dist-info").rename(other / "their_package-1.0.dist-info")
