@@ -122,8 +122,9 @@ def test_a_certificate_is_in_force_a_day_before_it_was_made(tmp_path):
     assert timedelta(hours=23) < early < timedelta(hours=25)
 
 
-def test_page_and_unit_name_one_folder_of_the_coordinator():
-    page = (Path(__file__).parents[2] / "docs/federation.md").read_text()
+def test_pages_and_unit_name_one_folder_of_the_coordinator():
+    docs = Path(__file__).parents[2] / "docs"
+    page = "".join((docs / name).read_text() for name in ("federation.md", "hospital.md", "operations.md"))
     unit = (TEMPLATES / SERVER_UNIT).read_text()
     (folder,) = set(re.findall(r"^(?:WorkingDirectory|ReadWritePaths)=(.*)$", unit, flags=re.MULTILINE))
     assert set(re.findall(r"/srv/zetadp/\w+", page + unit)) == {folder, "/srv/zetadp/state"}  # that of a hospital

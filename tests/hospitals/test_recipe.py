@@ -1,9 +1,10 @@
-"""The recipe of docs/federation.md: its files and its commands."""
+"""The recipe of the coordinator's, the hospital's and the operator's page: its files and its commands."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import yaml
@@ -15,9 +16,10 @@ from zetadp.hospitals.masks import Roster
 from zetadp.hospitals.participant import Participant
 from zetadp.hospitals.settings import HospitalSettings, ServerSettings
 
-TEXT = (Path(__file__).parents[2] / "docs/federation.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "\n".join((DOCS / page).read_text() for page in ("federation.md", "hospital.md", "operations.md"))
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-CONFIGURATION, NODE, SERVER, TOGETHER = [text for kind, text in BLOCKS if kind == "yaml"]
+CONFIGURATION, SERVER, TOGETHER, NODE = [text for kind, text in BLOCKS if kind == "yaml"]
 OUTPUTS = [text for kind, text in BLOCKS if kind == "text"]
 
 
@@ -64,6 +66,7 @@ def test_the_recipe_of_masked_sums_works_as_printed(tmp_path, monkeypatch, capsy
     assert "epsilon 8 for each patient, at delta 0.001; as long as masks hide single messages" in said(capsys, *planned)
     (member,) = (words for words in shown if words[:2] == ["federation", "member"])
     (roster,) = (words for words in shown if words[:2] == ["federation", "roster"])
+    shutil.copy("together.json", "plan.json")  # as in a hospital's kit
     for name in ("node-01", "node-02", "node-03"):
         said(capsys, "federation", "key", f"{name}.pub.pem", f"{name}.key")
         said(capsys, *(word.replace("node-02", name) for word in member))
@@ -85,8 +88,10 @@ def test_the_recipe_of_masked_sums_works_as_printed(tmp_path, monkeypatch, capsy
         capsys, "budget", "state/ledgers", "--plan", "roster.json", "--node", "node-02"
     )
     Path("node.yaml").write_text(yaml.safe_dump(node | {"cap": 100}))
-    assert "Trainings recorded in " not in asked
-    assert re.search(r"cost these patients epsilon [\d.]+, and [\d.]+ with all attempts", said(capsys, *asking))
+    assert "Runs recorded in " not in asked
+    asked = said(capsys, *asking)
+    together, least = re.search(r"and ([\d.]+) with all attempts.* must be at least ([\d.]+)\.\n", asked).groups()
+    assert together == least
 
 
 def test_the_settings_of_the_page_are_read(tmp_path):

@@ -42,7 +42,11 @@ ELSEWHERE = {
     ("pipeline.md", "python"): "tests/workflow/test_module.py",
     ("opacus.md", "python"): "tests/unit/test_opacus_bridge.py",
     ("directions/README.md", "python"): "tests/papers/directions/test_kept_table.py",
-    **{("federation.md", language): "tests/hospitals/test_recipe.py" for language in ("", "yaml", "ini", "sh")},
+    **{
+        (page, language): "tests/hospitals/test_recipe.py"
+        for page in ("federation.md", "hospital.md", "operations.md")
+        for language in ("", "yaml")
+    },
 }
 """Blocks that other tests run, by page and language."""
 OTHER_PROGRAMS = {"tail": "tests/unit/account/test_book.py", "grep": "tests/unit/account/test_book.py"}

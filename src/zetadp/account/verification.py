@@ -32,6 +32,10 @@ from zetadp.base.validation import UserError, shown
 
 AGREE = 0.01
 """Two accountants may differ by this share, because each rounds up."""
+OF_HOSPITALS = (
+    "A federation leaves no such folder: check each hospital's ledger, or the server's copy of it, with --key."
+)
+"""What to check where hospitals trained together."""
 _ROUNDING = 1e-6
 """Values computed on different processors differ by less than this."""
 _OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "cohort_unit", "threat")
@@ -138,11 +142,9 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
     if folder.is_file():
         read_ledger(folder)  # refuses a release of rows, and says what to give instead
     run = RunFolder(folder)
-    needed = (run.ledger, run.plan)
-    if missing := [file.name for file in needed if not file.is_file()]:
+    if not run.ledger.is_file():
         raise UserError(
-            f"Expected the folder of a finished run, found no {' and no '.join(missing)} in {folder}. A federation "
-            "leaves no such folder: check the ledger of each hospital, or the server's copy of it, with --key."
+            f"Expected the folder of a finished run, found no {run.ledger.name} in {folder}. {OF_HOSPITALS}"
         )
     results = list(_as_sealed(run))
     checks: list[tuple[str, Callable[[RunFolder, Sequence[Attempt]], None]]] = [

@@ -79,8 +79,8 @@ def command_line() -> argparse.ArgumentParser:
         "federation",
         formatter_class=ListOfCommands,
         help="train across hospitals: plan, keys, server, nodes",
-        description="Train across hospitals with Flower, over TLS, with a key for each site. docs/federation.md has "
-        "the steps. Needs zetadp[federation].",
+        description="Train across hospitals with Flower, over TLS, with a key for each site. The steps are in "
+        "docs/federation.md for the coordinator, and in docs/hospital.md. Needs zetadp[federation].",
     )
     federation_commands = federation_parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for command in FEDERATION_COMMANDS:

@@ -167,11 +167,14 @@ def verify(
     zetadp verify runs/mine
     zetadp verify state/ledgers/pretrained-federated-eps-8-seed-0.jsonl --key node-02.pub.pem
     """
+    advice = "Do not rely on it."
     if key is None:
-        from zetadp.account.verification import unsealed, verify_run
+        from zetadp.account.verification import OF_HOSPITALS, unsealed, verify_run
 
         checks = verify_run(folder, ledgers or (None if head else RunFolder(folder).account), head)
         others = unsealed(folder)
+        if not RunFolder(folder).plan.exists():
+            advice = f"It lacks plan.json. {OF_HOSPITALS}"
     else:
         from zetadp.hospitals.ledgers import check_ledger
 
@@ -182,7 +185,7 @@ def verify(
         print(f"not checked, as the seal does not name them: {', '.join(others)}")
     wrong = sum(bool(check.fault) for check in checks)
     if wrong:
-        raise UserError(f"{wrong} of {len(checks)} checks of {folder} failed. Do not rely on it.")
+        raise UserError(f"{wrong} of {len(checks)} checks of {folder} failed. {advice}")
 
 
 def budget(

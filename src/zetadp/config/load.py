@@ -246,7 +246,7 @@ def _engine(engine: str, task: TaskSection, privacy: Privacy) -> Iterator[str]:
     if engine != "simulation" and not _has("site", task):
         yield f"engine: expected simulation for task {task.name}; found {engine}."
     if engine == "flower" and privacy.noise != NoiseSource.OS:
-        yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
+        yield "privacy.noise: expected os with engine flower: across hospitals, seeded noise protects nobody."
 
 
 @_rule

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from commanded import ended, mistake
 from hospitals.sites import sums_plan
+from ledger_builder import record
 
 import zetadp
 from zetadp.account.ledger import Ledger, read_ledger
@@ -261,3 +263,9 @@ def test_an_epsilon_of_masked_sums_names_its_condition_wherever_it_is_printed(tm
     assert re.search(rf"epsilon [\d.]+ at delta .*, {IF_HIDDEN}, guarantee: holds", identity)
     assert main(["budget", str(tmp_path)]) == 0
     assert f"declared end, {IF_HIDDEN}\n" in capsys.readouterr().out
+
+
+def test_what_a_federation_leaves_is_checked_by_another_option(tmp_path, capsys):
+    record(tmp_path / "ledger.jsonl")
+    assert "with --key" in ended(capsys, "verify", tmp_path)[2]
+    assert "with --key" in mistake(capsys, "verify", tmp_path / "ledger.jsonl")
