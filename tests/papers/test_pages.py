@@ -13,7 +13,6 @@ KAPPAS = [75, 100, 150, 300, 500]
 EPSILONS = [0.5, 1, 2, 4, 8]
 GRID = {"network": ["pooled"], "epsilon": ["1", "8", "inf"]}
 HIERARCHICAL = ["hierarchical, equal classes assumed", "hierarchical, shares declared"]
-MATCHED = ["none", "clipped", "gaussian", "direction"]
 SHOWN = [
     ("complex_mri", "table", GRID, "{mean:.1f} ± {std:.1f}"),
     ("complex_mri", "table", {"network": ["faster", "per_image"]}, "{mean:.1f}"),
@@ -61,18 +60,6 @@ SHOWN = [
         {"part": ["equal_epsilon"], "true_epsilon": [1, 8]},
         "| {kappa:.1f} | {sigma:.3f} | {direction_capacity:.1f} | {gaussian_capacity_1:.1f} |",
     ),
-    (
-        "directions",
-        "judged",
-        {},
-        "{epsilon_orders} of {pairs} | {capacity_orders} of {pairs} | {capacity_orders_alike} of {alike} |",
-    ),
-    (
-        "directions",
-        "utility_small",
-        {"batch": [32], "mechanism": ["printed_direction"], "decay": ["apart"]},
-        "{accuracy:.1f} | {printed_accuracy:.1f} |",
-    ),
     ("neuromixgdp", "accounting", {"part": ["poisson"], "printed_epsilon": EPSILONS}, "| {printed_noise:.3f} |"),
     ("neuromixgdp", "accounting", {"part": ["hierarchical"], "printed_epsilon": EPSILONS[1:]}, "| {true_epsilon:.3g}"),
     ("neuromixgdp", "mnist", {"data": ["mnist"], "kind": ["encoder"], "epsilon": [1]}, "{mean:.2f} ± {std:.2f}"),
@@ -89,7 +76,6 @@ SHOWN = [
         for share in (0.03, 0.1, 0.3)
     ),
     ("neuromixgdp", "shares", {"method": HIERARCHICAL, "head": ["subtracted"]}, "| {accuracy:.1f} |"),
-    ("directions", "matched", {"attack": ["iga"], "mechanism": MATCHED}, "{matched:.2f} | {others:.2f} |"),
 ]
 
 
