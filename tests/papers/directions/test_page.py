@@ -136,7 +136,7 @@ def test_the_page_says_what_directions_cost():
 def test_the_page_says_which_decay_fits():
     tables = [kept(PAPER, name) for name in ("utility_128", "utility_small", "utility_16")]
     runs = pd.concat(tables, ignore_index=True)
-    costs = {}
+    costs, nearest = {}, {}
     for batch, cells in runs.groupby("batch"):
         compared = cells[cells["pair"].isin([75, 150, 400]) & (cells["mechanism"] != "direction")]
         far = (compared["accuracy"] - compared["printed_accuracy"]).abs()
@@ -150,8 +150,11 @@ def test_the_page_says_which_decay_fits():
         )
         assert row in TEXT
         plain = cells[cells["decay"] == "none"].set_index(["mechanism", "data", "pair"])["accuracy"]
+        nearest[batch] = nearer
         costs[batch] = plain["gaussian"] - plain["direction"]
     assert all(f"{costs[batch].min():.0f} to {costs[batch].max():.0f} " in TEXT for batch in (64, 32, 16))
+    assert f"AdamW nearer in {nearest[64] + nearest[32]} of 24" in TEXT
+    assert f"AdamW nearer in {nearest[16]} of 12" in TEXT
     inside = runs[runs["decay"] == "gradient"]["accuracy"]
     assert f"leaves {inside.min():.0f} to {inside.max():.0f} % accuracy" in TEXT
 
