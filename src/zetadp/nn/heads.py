@@ -193,7 +193,7 @@ class _Moments:
     error. The squared error on examples left out does not rule it out, because a smaller penalty also shrinks the
     scores less, which the classes do not depend on.
 
-    Hence a fit takes negative eigenvalues as zero (as Datta and Zou, 2017, do for the lasso), and no penalty is smaller
+    So a fit takes negative eigenvalues as zero (as Datta and Zou, 2017, do for the lasso), and no penalty is smaller
     than that root mean square (`smallest_ridge`). It depends on v, d and T alone. The error of given weights is
     estimated without this projection, so that it stays unbiased.
     """
