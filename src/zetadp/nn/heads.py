@@ -27,7 +27,8 @@ this variance, and other features are scaled to it."""
 COMPARED = 10_000
 """Largest number of examples that validation uses."""
 FACTORS = tuple(10 ** (step / 20) for step in range(-40, 41))
-"""Strengths of the ridge penalty for known noise, in units of its variance."""
+"""Strengths of the ridge penalty for known noise, in units of its variance; smaller ones than `smallest_ridge` count as
+that."""
 FOLDS = 4
 STEPS = 100
 """Largest number of iterations of L-BFGS."""
@@ -137,7 +138,7 @@ def fit_head_to_rows(examples: RowExamples, start: tuple[Tensor, Tensor] | None 
 
     Without a start, the fit is to features over the root of their mean variance, so the scale of the features does not
     matter. Where the variance of the noise is known too, the head is that of least squares, with the noise subtracted
-    from the features' second moments. Its penalty is chosen on all examples.
+    from the features' second moments (`_Moments`). Its penalty is chosen on all examples.
 
     Parameters
     ----------
@@ -183,7 +184,19 @@ def _fit_with_best_ridge(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
 
 
 class _Moments:
-    """Second moments of features and labels around their means, without the noise, from sums over examples."""
+    r"""Second moments of features and labels around their means, without the noise, from sums over examples.
+
+    Let T examples of d numbers have noise of variance v. The second moments of their noise differ from the expected v
+    by a sampling error, whose eigenvalues have mean zero and root mean square :math:`v \sqrt{d / T}`, and reach down to
+    :math:`-v (2 \sqrt{d / T} - d / T)` (Marchenko and Pastur, 1967). With few examples, second moments less v therefore
+    have negative eigenvalues. A ridge penalty just above the most negative one gives weights that follow the sampling
+    error. The squared error on examples left out does not rule it out, because a smaller penalty also shrinks the
+    scores less, which the classes do not depend on.
+
+    So a fit takes negative eigenvalues as zero (as Datta and Zou, 2017, do for the lasso), and no penalty is smaller
+    than that root mean square (`smallest_ridge`). It depends on v, d and T alone. The error of given weights is
+    estimated without this projection, so that it stays unbiased.
+    """
 
     def __init__(self, squares: Tensor, products: Tensor, noise: float) -> None:
         count, means = squares[-1, -1], squares[-1, :-1] / squares[-1, -1]
@@ -192,17 +205,25 @@ class _Moments:
         self.features.diagonal().sub_(noise)
         self.both = products[:-1] / count - torch.outer(means, self.shares)
 
-    def fits(self, ridges: Sequence[float]) -> list[Tensor | None]:
-        """Return weights, shape (feature, class), by ridge; None where the penalised moments are not positive."""
+    def fits(self, ridges: Sequence[float]) -> list[Tensor]:
+        """Return weights, shape (feature, class), by ridge, which is positive."""
         values, axes = torch.linalg.eigh(self.features)
-        turned = axes.T @ self.both
-        return [axes @ (turned / (values + r)[:, None]) if values[0] + r > 0 else None for r in ridges]
+        turned, values = axes.T @ self.both, values.clamp_min(0)
+        return [axes @ (turned / (values + ridge)[:, None]) for ridge in ridges]
 
-    def loss(self, weights: Tensor | None) -> float:
+    def loss(self, weights: Tensor) -> float:
         """Return the squared error of weights on features without noise, less a constant."""
-        if weights is None:
-            return float("inf")
         return float((weights * (self.features @ weights - 2 * self.both)).sum())
+
+
+def smallest_ridge(numbers: int, examples: int) -> float:
+    """Return the smallest ridge penalty for known noise, in units of its variance.
+
+    It is the root mean square of the eigenvalues by which the second moments of the noise in so many examples differ
+    from their expectation, and it depends on public constants only. With fewer examples than numbers it is one, as
+    without subtracting the noise.
+    """
+    return math.sqrt(min(1.0, numbers / examples))
 
 
 def _fit_denoised(x: Tensor, y: Tensor, noise: float) -> Tensor:
@@ -211,16 +232,15 @@ def _fit_denoised(x: Tensor, y: Tensor, noise: float) -> Tensor:
     fold = torch.arange(len(x)) // y.shape[1] % FOLDS  # examples of a row stay together
     parts = [(x[fold == f].T @ x[fold == f], x[fold == f].T @ y[fold == f]) for f in range(FOLDS)]
     squares, products = (torch.stack(terms).sum(dim=0) for terms in zip(*parts, strict=True))
-    ridges = [factor * noise for factor in FACTORS]
+    smallest = smallest_ridge(x.shape[1] - 1, len(x))
+    ridges = [noise * max(factor, smallest) for factor in FACTORS]
     losses = torch.zeros(len(ridges), dtype=torch.float64)
-    for fold_squares, fold_products in parts:
+    for fold_squares, fold_products in parts if len(x) >= FOLDS * y.shape[1] else []:  # else some folds are empty
         validation = _Moments(fold_squares, fold_products, noise)
         fits = _Moments(squares - fold_squares, products - fold_products, noise).fits(ridges)
         losses += torch.tensor([validation.loss(weights) for weights in fits], dtype=torch.float64)
     moments = _Moments(squares, products, noise)
     best = moments.fits([ridges[int(losses.argmin())]])[0]
-    if best is None:
-        raise ValueError("Expected features whose variance is at least that of the noise.")
     return torch.cat((best.T, (moments.shares - moments.means @ best)[:, None]), dim=1)
 
 

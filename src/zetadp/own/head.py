@@ -50,11 +50,12 @@ def fit_head(file: Path | str, *, subtract_noise: bool = True) -> ReleasedHead:
     file
         File that `zetadp.release` or ``zetadp release`` wrote.
     subtract_noise
-        Whether to fit by least squares with the known noise subtracted from the features' second moments. With 20,000
-        people at epsilon 1 this gave 12 points more on rows that are open to all classes, and one less on others
-        (papers/neuromixgdp/results/shares.csv). With few people, try both. Otherwise the loss is the cross-entropy with
-        the labels, of which negative ones count as zero. Either way, the strength of a ridge penalty is chosen on rows
-        left out.
+        Whether to fit by least squares with the known noise subtracted from the features' second moments. Otherwise the
+        loss is the cross-entropy with the labels, of which negative ones count as zero. Either way, the strength of a
+        ridge penalty is chosen on rows left out. Leave it on for rows that are open to all classes. On few rows that
+        are open to some classes only (``active`` below 1), the other head can learn more: up to 4 points with 5 rows
+        for each number in a feature vector, and 0.3 with 19 (papers/neuromixgdp/results/regimes.csv). Choose by such
+        public constants: the statement does not cover a choice by the accuracy on private people.
 
     Returns
     -------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from zetadp.nn.heads import (
     RIDGE,
@@ -103,6 +104,59 @@ def test_the_weights_are_those_of_features_without_noise(deviation):
     other = deviation * torch.randn(seen.shape, generator=torch.Generator().manual_seed(2))
     turned, _ = fit_head_to_rows(RowExamples(torch.complex(other, seen), labels, deviation**2))
     assert (-turned.imag - weights).norm() < 0.15 * weights.norm()
+
+
+def few_rows(people: int, sampling: str) -> tuple[RowExamples, torch.Tensor, torch.Tensor]:
+    """Return as many rows as people, whose noise exceeds their signal, and other people's features and classes."""
+    generator = torch.Generator().manual_seed(people)
+    classes, numbers, mixed, deviation = 10, 200, 3.0, 0.4
+    share = 0.3 if sampling == "hierarchical" else 1.0
+    scales = torch.arange(1, numbers + 1) ** -0.5
+    centres = 0.7 * scales * torch.randn(classes, numbers, generator=generator)
+
+    def drawn(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.arange(count) % classes
+        values = centres[labels] + scales * torch.randn(count, numbers, generator=generator)
+        return functional.normalize(values), labels
+
+    features, labels = drawn(people)
+    schedule = torch.rand(people, classes, generator=generator) < share
+    members = schedule[:, labels] * (torch.rand(people, people, generator=generator) < mixed / people / share)
+    rows = members.float() @ features / mixed + deviation * torch.randn(people, numbers, generator=generator)
+    shares = members.float() @ torch.eye(classes)[labels] / mixed
+    noisy = shares + deviation * torch.randn(shares.shape, generator=generator)
+    known = schedule / (classes * share)
+    examples = RowExamples(
+        torch.complex(rows, torch.zeros_like(rows)), known if sampling == "hierarchical" else noisy, deviation**2
+    )
+    return examples, *drawn(4000)
+
+
+@pytest.mark.parametrize("sampling", ["Poisson", "hierarchical"])
+@pytest.mark.parametrize("people", [800, 2400])
+def test_few_rows_give_the_accuracy_of_the_best_ridge(people, sampling):
+    examples, features, labels = few_rows(people, sampling)
+
+    def accuracy(head: tuple[torch.Tensor, torch.Tensor]) -> float:
+        return float((head_scores(features.to(torch.complex64), head).argmax(dim=1) == labels).float().mean())
+
+    x, y = examples.features.real.double(), examples.labels.double()
+    means, shares = x.mean(dim=0), y.mean(dim=0)
+    moments, products = torch.cov(x.T), (x - means).T @ (y - shares) / len(x)
+    best = 0.0
+    for ridge in (0.0, 0.5, 1.0, 2.0, 5.0, 20.0):  # the people's classes choose among heads that subtract nothing
+        weights = torch.linalg.solve(moments + ridge * examples.noise * torch.eye(len(moments)), products).T
+        best = max(best, accuracy((weights.to(torch.complex64), (shares - weights @ means).to(torch.complex64))))
+    assert accuracy(fit_head_to_rows(examples)) > best - 0.01
+    assert best > 0.3
+
+
+@pytest.mark.parametrize("count", [1, 2, 13])
+def test_fewer_rows_than_numbers_give_a_finite_head(count):
+    seen, labels, _ = rows(0.5)
+    weight, bias = fit_head_to_rows(RowExamples(torch.complex(seen, seen)[:count], labels[:count], 0.25))
+    assert weight.isfinite().all()
+    assert bias.isfinite().all()
 
 
 @pytest.mark.parametrize("scale", [1 / 60, 5.0])
