@@ -134,8 +134,8 @@ class Noise(NamedTuple):
 
     def __str__(self) -> str:
         text = (
-            "In units of the clip, the mean gradient of a round has a length of at most 1. The noise in it has a "
-            f"length of {self.of_round:.2g}, and in the mean over all rounds {self.of_all:.2g}."
+            "In units of the clip, the mean gradient of a round has a length of at most 1. Its noise has a length "
+            f"of {self.of_round:.2g}, which falls to {self.of_all:.2g} in the mean over all rounds."
         )
         return f"{text} {self.outlook}".rstrip()
 
