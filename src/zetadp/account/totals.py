@@ -87,9 +87,9 @@ class Total:
             )
         if self.basis == "odometer":
             return (
-                f"Epsilon {rounded_up(self.spent)} describes what was spent and is not a promise: runs or repeated "
-                "rounds were chosen after earlier results, and not all under one limit that was set before the first. "
-                f"Whenever somebody stops, epsilon {rounded_up(self.epsilon)} at delta {self.delta:g} holds."
+                f"The promise is epsilon {rounded_up(self.epsilon)} at delta {self.delta:g}, which holds whenever "
+                f"somebody stops. Epsilon {rounded_up(self.spent)} is not a promise: runs or repeated rounds were "
+                "chosen after earlier results, and not all under one limit that was set before the first."
             )
         return ""
 
