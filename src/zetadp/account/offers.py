@@ -32,8 +32,8 @@ _NO_SETTINGS = {"attempt", "attempts", "cap", "federation", "kind", "releases", 
 def offer(free: str, paid: str) -> str:
     """Return the end of a message: what costs nothing, then what spends epsilon."""
     return (
-        f"What costs nothing: {free}. Only if that is not possible, {paid}: this spends epsilon of the same people "
-        "again, and all releases so far still count."
+        f"You can do this at no privacy cost: {free}. Only if that is not possible, {paid}: this spends epsilon of "
+        "the same people again, and all releases so far still count."
     )
 
 

@@ -383,7 +383,14 @@ def test_another_attempt_is_refused_with_the_total_that_it_leads_to(folder):
     for runs in (1, 2, 3, 4):
         assert f" {rounded_up(FILTER[runs])}" in str(refused.value), (runs, str(refused.value))
     # Whoever only copied the results must not pay for them again: what costs nothing comes first, and why it came.
-    wanted = ("No setting changed", "have new times", "costs nothing", "--touch", "backup", f"zetadp permit {path}")
+    wanted = (
+        "No setting changed",
+        "have new times",
+        "at no privacy cost",
+        "--touch",
+        "backup",
+        f"zetadp permit {path}",
+    )
     assert sorted(wanted, key=str(refused.value).index) == list(wanted)
     changed = declared(training={"rounds": ROUNDS + 1})
     with Ledger(path) as ledger, pytest.raises(UserError, match=r"training\.rounds \(then 6, now 7\)\. Undo that"):

@@ -236,7 +236,9 @@ def test_a_name_that_the_account_knows_is_refused_with_what_differs(tmp_path):
     first = run(tmp_path / "a", account=account).train()
     with pytest.raises(UserError, match=r"^folder: .*training\.rounds \(then 6, now 7\)\. Give this run a folder"):
         run(tmp_path / "b", account=account, rounds=7)
-    with pytest.raises(UserError, match=r"^folder: .*the same settings\. What costs nothing: restore its folder"):
+    with pytest.raises(
+        UserError, match=r"^folder: .*the same settings\. You can do this at no privacy cost: restore its folder"
+    ):
         run(tmp_path / "b", account=account)
     assert not (tmp_path / "b").exists()
     assert len(read_ledger(first.ledger)) == 1
