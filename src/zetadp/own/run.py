@@ -280,6 +280,7 @@ class PrivateRun:
             # The new line comes first: the last of an interrupted write may lack its own.
             file.write(f"\n{done},{length}" if file.tell() else f"round,length\n{done},{length}")
         if self._stop_requests:
+            self._say(f"stopped after round {done} of {rounds}; the same call continues.")
             raise KeyboardInterrupt
         ends = False
         if self._stop is not None and done < rounds:

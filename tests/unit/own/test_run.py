@@ -328,6 +328,7 @@ def test_an_interruption_waits_until_its_round_is_stored_and_costs_nothing(tmp_p
             run(tmp_path, seed=seed).train()
     again = run(tmp_path, seed=seed)
     assert (again.state, again.history["round"].tolist()) == ("interrupted", [1, 2, 3])
+    assert "stopped after round 3 of 6; the same call continues" in capsys.readouterr().err
     again.train()
     assert "not released again" in capsys.readouterr().err
     assert again.history["round"].tolist() == [1, 2, 3, 4, 5, 6]
