@@ -89,6 +89,8 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
     UserError
         If the file is missing or damaged, even in one bit, or another program wrote it.
     """
+    if Path(path).is_dir():
+        raise UserError(f"Expected a file of weights or other tensors, found the folder {path}.")
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}

@@ -599,6 +599,8 @@ def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
     for wrong in (Network(2), "network"):
         with pytest.raises(UserError, match=r"^model: "):
             load(tmp_path / "model.safetensors", wrong)
+    with pytest.raises(UserError, match="found the folder"):
+        load(trained.folder, Network())
     beside = load_tensors(tmp_path / "model.safetensors")[1]
     assert (beside["plan"], beside["statement"]) == (trained.plan.to_json(), trained.statement.text)
     found = trained.evaluate(test)
