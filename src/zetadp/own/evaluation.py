@@ -87,9 +87,7 @@ def _check_held_out(held_out: Records, training: Records) -> None:
     trained_on = training.keys
     both = [one for key, one in held_out.keys.items() if key in trained_on]
     if both:
-        raise UserError(
-            f"evaluate: Expected other patients than those of the training, found patient {both[0]!r} in both."
-        )
+        raise UserError(f"evaluate: Expected patients who were not trained on, found patient {both[0]!r} in both.")
     for what, trained, evaluated in (
         ("items", training.inputs, held_out.inputs),
         ("labels", training.targets, held_out.targets),

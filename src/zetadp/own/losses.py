@@ -244,7 +244,7 @@ def _check_scores(losses: Losses, batches: Sequence[Tensor], outputs: Tensor, la
         if torch.allclose(shift, torch.zeros(()), atol=1e-5):
             raise UserError(
                 "model: Expected class scores, found probabilities, which sum to one: the loss takes a softmax itself, "
-                "so there would be two, and little is learnt. Leave the softmax out of the network, or give "
+                "so there would be two, and it would learn little. Leave the softmax out of the network, or give "
                 "loss=lambda outputs, labels: torch.nn.functional.nll_loss(outputs.log(), labels, reduction='none')."
             )
         if torch.allclose(shift, torch.full((), -SHIFT), atol=1e-5):
@@ -254,8 +254,8 @@ def _check_scores(losses: Losses, batches: Sequence[Tensor], outputs: Tensor, la
             )
     elif torch.allclose(shift, torch.zeros(()), atol=1e-5) or _has_sigmoid(losses, outputs, labels):
         logger.warning(
-            "model: all outputs for random items lie between 0 and 1, as behind a sigmoid, and the loss makes "
-            "probabilities of scores itself. If the network ends with a sigmoid, leave it out"
+            "model: all outputs for random items lie between 0 and 1, as behind a sigmoid, and the loss turns scores "
+            "into probabilities itself. If the network ends with a sigmoid, leave it out"
         )
 
 
