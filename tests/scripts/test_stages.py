@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from decathlon_builder import write_tiny_task
-from ledger_builder import index
+from ledger_builder import index, record
 
 from zetadp.account.declaration import Declaration
 from zetadp.account.ledger import Ledger
@@ -208,13 +208,9 @@ def test_a_run_in_which_everybody_takes_part_hides_no_draw_and_waits_for_seconds
     assert not caplog.text
 
 
-def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
-    """Outputs, ledger and register bear the time of the tick on which the training ends."""
-    tick = 2
-    begun = time.time()
-    write_json(
-        tmp_path / "noise.json", {"noise_multiplier": 1.0, "found_for": plan_of(2, 1.0).for_calibration().digest}
-    )
+def train(tmp_path: Path, cohort: dict, plan: Plan, *, finish_seconds: float = 0) -> tuple[RunFolder, Path]:
+    """Train the model of a plan; return the folder of its run and its ledger."""
+    write_json(tmp_path / "noise.json", {"noise_multiplier": 1.0, "found_for": plan.for_calibration().digest})
     run, ledger = RunFolder(tmp_path / "run"), tmp_path / "ledgers/live.jsonl"
     paths = {"folder": run.path, "ledger": ledger, "checkpoint": run.checkpoint, "processes": tmp_path / "processes"}
     stage(
@@ -223,15 +219,30 @@ def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
         table=index(tmp_path / "index.csv", "a", "b"),
         noise=[tmp_path / "noise.json"],
         backbone=[],
-        plan=plan_of(2, 1.0).to_json(),
+        plan=plan.to_json(),
         performance=asdict(Performance()),
         device="cpu",
         paths={name: str(path) for name, path in paths.items()},
-        limits={"cap": None, "series": None, "finish_seconds": tick},
+        limits={"cap": None, "series": None, "finish_seconds": finish_seconds},
     )
+    return run, ledger
+
+
+def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
+    """Outputs, ledger and register bear the time of the tick on which the training ends."""
+    tick = 2
+    begun = time.time()
+    run, ledger = train(tmp_path, cohort, plan_of(2, 1.0), finish_seconds=tick)
     for path in (run.model, run.history, run.ledger, run.plan, ledger, tmp_path / "ledgers/register"):
         assert path.stat().st_mtime - begun >= tick - 0.1, path
     assert not run.checkpoint.exists()
+
+
+def test_a_unit_that_earlier_runs_lack_is_refused_before_training(tmp_path, cohort):
+    record(tmp_path / "ledgers/earlier.jsonl", unit="record")
+    with pytest.raises(UserError, match=r"record \(earlier.*\) and patient .*cohort\.unit"):
+        train(tmp_path, cohort, plan_of(2, 1.0))
+    assert not (tmp_path / "ledgers/live.jsonl").exists()
 
 
 # Public patients, and attacks on finished models

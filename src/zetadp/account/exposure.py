@@ -199,6 +199,24 @@ def noise_of(runs: Iterable[Run]) -> NoiseSource:
     return NoiseSource.OS if {run.noise for run in runs} == {NoiseSource.OS} else NoiseSource.SEEDED
 
 
+def common_unit(runs: Iterable[Run]) -> Unit:
+    """Return the unit of runs whose costs are to be added up.
+
+    Raises
+    ------
+    UserError
+        If there are no runs, or if their units differ: records and persons do not add up.
+    """
+    names = {run.unit: run.name for run in runs}
+    if len(names) != 1:
+        units = " and ".join(f"{unit} ({name})" for unit, name in names.items()) or "no runs"
+        raise UserError(
+            f"Expected runs on the same patients that protect one unit, found {units}. Costs of different units cannot "
+            "be added. Train with the unit of the earlier runs (cohort.unit)."
+        )
+    return next(iter(names))
+
+
 def condition_of(runs: Iterable[Run]) -> str:
     """Return what the epsilon of runs depends on, as the end of a sentence; empty without masked sums."""
     return condition(any(run.sums and run.private for run in runs))

@@ -21,6 +21,7 @@ from zetadp.account.declaration import MixedRows
 from zetadp.account.exposure import (
     Run,
     accountant,
+    common_unit,
     declared,
     declared_together,
     distinct,
@@ -287,10 +288,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     UserError
         If there are no runs, or if their units differ: records and persons do not add up.
     """
-    units = {run.unit for run in runs}
-    if len(units) != 1:
-        raise UserError(f"Expected runs with one unit, found {', '.join(sorted(units)) or 'no runs'}.")
-    unit: Unit = runs[0].unit
+    unit = common_unit(runs)
     delta = min(run.delta for run in runs)
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private]

@@ -216,7 +216,7 @@ def budget(
     zetadp budget state/ledgers --plan plan.json --node node-02 --cap 10
     """
     from zetadp.account.book import Book
-    from zetadp.account.exposure import condition_of, declared_run
+    from zetadp.account.exposure import common_unit, condition_of, declared_run
     from zetadp.account.totals import Total
     from zetadp.account.verification import recorded_in
     from zetadp.training.plan import Plan
@@ -235,7 +235,9 @@ def budget(
         if node is not None:
             planned.position(node)
         planned_runs = [declared_run(planned.label, replace(planned.declaration(), node=node))]
-    smallest = delta or min((run.delta for run in [*recorded, *planned_runs]), default=1e-3)
+    if counted := [*recorded, *planned_runs]:
+        common_unit(counted)
+    smallest = delta or min((run.delta for run in counted), default=1e-3)
     at_delta, total = f"at delta {smallest:g}", Total.of(recorded, smallest)
     spent = total.spent
     print(

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from zetadp.account.book import claim, forget_times
+from zetadp.account.book import Book, claim, forget_times
 from zetadp.account.budget import Cap
 from zetadp.account.declaration import Series
+from zetadp.account.exposure import common_unit, declared_run
 from zetadp.base.runfolder import RunFolder
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.partition import training_data
@@ -118,11 +119,14 @@ class PipelineRun:
         Raises
         ------
         UserError
-            If the account has lost lines, or the plan cannot be calibrated.
+            If the account has lost lines, or the plan cannot be calibrated. If earlier runs on the same patients
+            protect another unit: no total could be computed afterwards.
         """
         started, (table, partition) = time.monotonic(), people
         claim(paths.ledger.parent, table)
         plan = make_plan(draft, noise)
+        earlier = Book.read(paths.ledger.parent).runs(about=paths.ledger)
+        common_unit([*earlier, declared_run(plan.label, plan.declaration())])
         files = RunFiles(
             paths.ledger,
             paths.checkpoint,

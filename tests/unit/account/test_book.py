@@ -60,6 +60,13 @@ def test_an_account_is_added_up_whatever_its_ledgers_are_called(folder, capsys):
         spent(copies, capsys)
 
 
+@pytest.mark.parametrize("command", ["ledger", "budget"])
+def test_runs_that_protect_different_units_have_no_total(folder, capsys, command):
+    record(folder / "third-8.jsonl", unit="record")
+    assert main([command, str(folder)]) == 1
+    assert "one unit" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("lost", [["first-8"], ["second-8"], ["first-1", "second-8"]])
 def test_deleted_ledgers_are_missed_by_name(folder, lost):
     for name in lost:
