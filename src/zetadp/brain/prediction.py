@@ -88,7 +88,7 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     if model.settings.domain == STUDY and not together:
         raise UserError(
             f"Expected {LEAST_SEQUENCES} to {len(task.names)} different sequences of a patient in {path}, because the "
-            f"model compares them, found {channels} channel(s). Join the sequences of the patient in one 4-D file."
+            f"model compares them, found {channels} channel(s). Give one 4-D file, or the files of several sequences."
         )
     names = [f"channel {number}" for number in range(channels)]
     images = centre_images(volume, names, task.slices, task.size, task.spacing).reshape(-1, task.size, task.size)

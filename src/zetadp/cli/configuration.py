@@ -70,16 +70,17 @@ class ConvertedCohort:
     def described(self) -> str:
         """Return sentences about the numbers of patients, the unit of the guarantee, and the choice of parts."""
         (train, test), (train_scans, test_scans) = self.patients, self.scans
+        scans = f", with {train_scans} and {test_scans} scans" if self.unit == "patient" else ""
         lines = [
-            f"{self.folder}: {train} training and {test} test {self.unit}s, with {train_scans} and {test_scans} scans.",
+            f"{self.folder}: {train} training and {test} test {self.unit}s{scans}.",
             self._parts(),
         ]
         if self.unit == "record" and train:  # patients of the test have no guarantee
             lines.append(
                 "Nothing says which scans are of one person, so the guarantee protects one scan, and a person with "
-                "several is protected less.\nTo protect patients, convert again with --patients TABLE (columns record "
-                "and patient) or with --patient-pattern, for example\n--patient-pattern '(P[0-9]+)_.*', or '(.*)' if "
-                "every folder is a patient."
+                "several is protected less.\nTo protect patients, delete the new folder and configuration, and convert "
+                "again with --patients TABLE (columns record and\npatient), or with --patient-pattern REGEX, such as "
+                "'(.*)' if every scan's folder is a patient."
             )
         return "\n".join(line for line in lines if line)
 
@@ -96,8 +97,8 @@ class ConvertedCohort:
             "  source: folder",
             f"  folder: {folder}",
             *(f"  # {line}" for line in self._parts().splitlines()),
-            f"  train_patients: {train}  # they have {train_scans} scans",
-            f"  test_patients: {test}  # they have {test_scans} scans",
+            f"  train_patients: {train}  # with {train_scans} scan(s)",
+            f"  test_patients: {test}  # with {test_scans} scan(s)",
             f"  unit: {self.unit}  # what the guarantee protects",
             *([f"  patient_key: {_quoted(self.folder / PATIENT_KEY)}"] if self.unit == "patient" else []),
             "partition:",

@@ -162,7 +162,7 @@ def convert_folder(
     for sequence in SEQUENCES:
         lacking = [scan.name for scan in scans if sequence not in scan.sequences]
         if lacking:
-            logger.warning("Of %d records, %s.", len(scans), summarise_names(lacking, f"lack {sequence}"))
+            logger.warning("Records without %s: %s.", sequence, summarise_names(lacking, f"of {len(scans)}"))
     return read_task(target)
 
 

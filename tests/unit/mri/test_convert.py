@@ -123,7 +123,7 @@ def test_scans_may_have_two_to_four_sequences(tmp_path, caplog):
     for lacking in ("a/a_t1ce", "b/b_t1ce", "c/c_t1ce", "c/c_flair"):
         (source / f"{lacking}.nii.gz").unlink()
     task = convert_folder(source, tmp_path / "out", test_fraction=0)
-    assert "Of 4 records, 3 lack T1gd (a, b, c)" in caplog.text
+    assert "Records without T1gd: 3 of 4 (a, b, c)." in caplog.text
     assert task.sequences == ("FLAIR", "T1w", "T2w")
     expected = {"a": task.sequences, "b": task.sequences, "c": ("T1w", "T2w"), "d": SEQUENCES}
     table = index_cohort(task.root, train_patients=4, test_patients=0, slices=6)
