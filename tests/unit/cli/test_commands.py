@@ -261,13 +261,21 @@ def test_convert_writes_a_configuration_that_loads(exact, tmp_path, capsys):
     assert Path(cohort.folder) == (tmp_path / "task").resolve()
     assert cohort.train_patients + cohort.test_patients == 12
     assert not exact or cohort.test_patients == round(0.35 * 12)
-    said = "can move" if exact else "nobody moves"
+    said = "can move" if exact else "no patient changes groups"
     assert said in out
     assert said in file.read_text()
     assert "taken       12 scans  48 files" in out
     assert re.search(r"left out +1 scans +lacks T1gd: P03\n", out)
     assert str(file) in mistake(capsys, "convert", source, tmp_path / "other", "--configuration", file)
     assert not (tmp_path / "other").exists()
+
+
+def test_the_configuration_on_the_page_on_own_data_loads():
+    root = Path(__file__).parents[3]
+    config = yaml.safe_load((root / "config.yaml").read_text())
+    (block,) = re.findall(r"```yaml\n(.*?)```", (root / "docs/own_data.md").read_text(), flags=re.S)
+    overlay(config, yaml.safe_load(block))
+    assert [run.target for run in load_config(config).run_names] == [Target(8)]
 
 
 def test_predict_takes_a_file_for_each_sequence_or_the_folder_of_a_scan(model, tmp_path, capsys):
