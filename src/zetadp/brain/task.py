@@ -19,7 +19,7 @@ from zetadp.base.storage import Items
 from zetadp.base.validation import OneOf, Positive, UserError, Within
 from zetadp.brain.settings import Pretraining
 from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
-from zetadp.mri.slicing import PLANES, SIZE, SPACING, centre_slices
+from zetadp.mri.slicing import PLANES, SIZE, SPACING, PlaneCount, centre_slices
 from zetadp.nn.settings import FEATURES
 from zetadp.training.task import Classification, Words
 
@@ -76,7 +76,7 @@ class BrainSequences(Classification):
 
     classes: int | None = field(default=len(SEQUENCES), init=False)
     balanced: bool = field(default=True, init=False)
-    slices: Annotated[int, Within(ge=1, le=1000)] = PLANES
+    slices: PlaneCount = PLANES
     spacing: Positive = SPACING
     size: Annotated[int, Within(ge=8, le=1024)] = SIZE
     decision: Annotated[str, OneOf(DECISIONS)] = SLICE

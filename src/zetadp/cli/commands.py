@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Annotated
 
 from zetadp.base.logs import JsonLines, PlainLines
-from zetadp.base.validation import Count, Share, UserError, shown_lines
+from zetadp.base.validation import Count, Positive, Share, UserError, shown_lines
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import Alone, ListOfCommands, add_command
+from zetadp.mri.slicing import PLANES, SPACING, PlaneCount
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,6 +188,13 @@ def convert(
         "NUMBER",
         Alone("4"),
     ] = None,
+    slices: Annotated[
+        PlaneCount | None,
+        f"number of planes that every volume must reach, task.settings.slices of the configuration (default: {PLANES})",
+    ] = None,
+    spacing: Annotated[
+        Positive | None, f"distance of these planes in mm, task.settings.spacing (default: {SPACING:g})"
+    ] = None,
     configuration: Annotated[Path | None, "new file (.yaml) for the configuration of a training run", "FILE"] = None,
 ) -> None:
     """Convert NIfTI files or a BIDS folder to the Decathlon layout.
@@ -199,6 +207,9 @@ def convert(
     a name can be read in two ways, an error asks for --sequence. The name of a scan is the path of its folder, with _
     for /. The command never guesses from these names which scans belong to one person: BIDS, --patients or
     --patient-pattern must say so. Otherwise the guarantee protects a scan and not a patient.
+
+    With --configuration, --slices or --spacing, volumes that end before their outermost planes are refused; otherwise a
+    warning names them.
 
     The output ends with the files that were used, those that were left out, and why. conversion.tsv in the new folder
     lists every file.
@@ -226,6 +237,9 @@ def convert(
         if configuration.exists():
             raise UserError(f"--configuration: Expected a new file, found {configuration}. Name another one.")
         check_writable(configuration)
+    settings = {"slices": slices, "spacing": spacing}
+    if slices is None and (spacing is not None or configuration is not None):
+        slices = PLANES
     task = convert_folder(
         source,
         target,
@@ -236,8 +250,16 @@ def convert(
         sequences=read_rules(sequence),
         resample_onto=target_sequence,
         fewest_sequences=leave_out_incomplete,
+        slices=slices,
+        spacing=SPACING if spacing is None else spacing,
     )
-    cohort = ConvertedCohort.of_task(task, source, test_fraction, exact=exact_test_fraction)
+    cohort = ConvertedCohort.of_task(
+        task,
+        source,
+        test_fraction,
+        {key: value for key, value in settings.items() if value is not None},
+        exact=exact_test_fraction,
+    )
     print(cohort.described())
     text, mark = cohort.configuration(), ""
     if configuration is not None and cohort.trains:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -31,6 +32,8 @@ class ConvertedCohort:
         Numbers of their scans.
     test_fraction, exact
         Rule by which the patients were divided (`zetadp.mri.persons.assign_parts`).
+    settings
+        Settings of the task that differ from the default.
     """
 
     folder: Path
@@ -40,9 +43,12 @@ class ConvertedCohort:
     scans: tuple[int, int]
     test_fraction: float
     exact: bool
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of_task(cls, task: Listing, source: Path, test_fraction: float, *, exact: bool) -> ConvertedCohort:
+    def of_task(
+        cls, task: Listing, source: Path, test_fraction: float, settings: Mapping[str, float], *, exact: bool
+    ) -> ConvertedCohort:
         """Describe a converted folder; the other parameters are those of `zetadp.mri.convert.convert_folder`."""
         person = {file.as_posix(): file.as_posix() for file in (*task.training, *task.test)}
         key = task.root / PATIENT_KEY
@@ -60,6 +66,7 @@ class ConvertedCohort:
             (len(task.training), len(task.test)),
             test_fraction,
             exact,
+            settings,
         )
 
     @property
@@ -87,7 +94,7 @@ class ConvertedCohort:
     def configuration(self) -> str:
         """Return the configuration as YAML; for a cohort with one part, the settings of a site of a federation."""
         (train, test), (train_scans, test_scans) = self.patients, self.scans
-        folder = _quoted(self.folder)
+        folder, settings = _quoted(self.folder), ", ".join(f"{key}: {value}" for key, value in self.settings.items())
         if not self.trains:
             return f"  images: {folder}" if train else f"  watched: {folder}\n  watched_patients: {test}"
         lines = [
@@ -101,6 +108,7 @@ class ConvertedCohort:
             f"  test_patients: {test}  # with {test_scans} scan(s)",
             f"  unit: {self.unit}  # what the guarantee protects",
             *([f"  patient_key: {_quoted(self.folder / PATIENT_KEY)}"] if self.unit == "patient" else []),
+            *([f"task: {{settings: {{{settings}}}}}"] if settings else []),
             "partition:",
             "  nodes: 1  # number of hospitals",
             "  validation_patients: 0",

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 CONVERSION = "conversion.tsv"
 """Table next to ``dataset.json``: what became of every file of the source."""
+ASKED = "The options --slices and --spacing ask for other planes."
 
 
 def convert_folder(
@@ -46,6 +47,8 @@ def convert_folder(
     sequences: Mapping[str, str] | None = None,
     resample_onto: str | None = None,
     fewest_sequences: int | None = None,
+    slices: int | None = None,
+    spacing: float = SPACING,
 ) -> Listing:
     r"""Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
@@ -92,6 +95,9 @@ def convert_folder(
         (`zetadp.mri.grids.resample`). By default, records with several grids are refused.
     fewest_sequences
         Records with fewer sequences are left out. By default none is, and one with fewer than two is a problem.
+    slices, spacing
+        Number of centre planes that every volume must hold, and their distance in mm, as `zetadp.mri.index` checks them
+        before a training run. Without a number, volumes that do not reach the default planes cause a warning only.
 
     Returns
     -------
@@ -133,7 +139,9 @@ def convert_folder(
     converted: list[_Converted] = []
     with folder_written_whole(target) as folder:
         for scan in scans:
-            converted.append(_convert_scan(scan, folder / paths[scan.name], resample_onto, write=not problems))
+            converted.append(
+                _convert_scan(scan, folder / paths[scan.name], resample_onto, slices, spacing, write=not problems)
+            )
             problems += converted[-1].problems
         problems += _repeated(converted)
         refuse(problems, f"in {source}; nothing was written")
@@ -163,6 +171,11 @@ def convert_folder(
         lacking = [scan.name for scan in scans if sequence not in scan.sequences]
         if lacking:
             logger.warning("Records without %s: %s.", sequence, summarise_names(lacking, f"of {len(scans)}"))
+    if too_short := [record.scan for record in converted if record.too_short]:
+        logger.warning(
+            "Records that end before the %d planes %g mm apart that training runs take by default: %s.",
+            *(PLANES, spacing, summarise_names(too_short, f"of {len(scans)}")),
+        )
     return read_task(target)
 
 
@@ -288,13 +301,17 @@ def summary(outcomes: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True)
 class _Converted:
-    """What was made of one scan: its name, headers, hashes of intensities by name, what was resampled, and problems."""
+    """What was made of one scan: its name, headers, hashes of intensities by name, what was resampled, and problems.
+
+    ``too_short`` holds a sentence if it ends before the default planes, and the user asked for none.
+    """
 
     scan: str
     volumes: list[Volume]
     contents: dict[str, str]
     reasons: dict[str, str]
     problems: list[str]
+    too_short: list[str]
 
     @property
     def note(self) -> str:
@@ -302,9 +319,11 @@ class _Converted:
         return ", ".join(self.reasons.values())
 
 
-def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _Converted:
+def _convert_scan(
+    scan: Scan, path: Path, onto: str | None, slices: int | None, spacing: float, *, write: bool
+) -> _Converted:
     """Check the sequences of one scan and join them in one file, if told to write."""
-    converted = _Converted(scan.name, [], {}, {}, [])
+    converted = _Converted(scan.name, [], {}, {}, [], [])
     headers: dict[str, Volume] = {}
     values: dict[str, np.ndarray] = {}
     for sequence, files in scan.files.items():
@@ -322,14 +341,27 @@ def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _
         return converted
     first, reasons, problems = join(headers, values, onto, scan.name)
     converted.reasons.update(reasons)
-    converted.problems.extend(problems or _unusable(headers, values, first, reasons))
+    converted.problems.extend(problems)
+    if not problems:
+        count = PLANES if slices is None else slices
+        try:
+            first.centre_slices(count, spacing)
+        except UserError as error:
+            (converted.too_short if slices is None else converted.problems).append(f"{error} {ASKED}")
+        else:
+            converted.problems.extend(_unusable(headers, values, first, reasons, count, spacing))
     if write and not converted.problems:
         write_record(path, [values[sequence] for sequence in scan.sequences], first.affine, converted.note)
     return converted
 
 
 def _unusable(
-    headers: Mapping[str, Volume], values: Mapping[str, np.ndarray], grid: Volume, reasons: Mapping[str, str]
+    headers: Mapping[str, Volume],
+    values: Mapping[str, np.ndarray],
+    grid: Volume,
+    reasons: Mapping[str, str],
+    slices: int,
+    spacing: float,
 ) -> list[str]:
     """Return what the pipeline would refuse in the centre slices of sequences that lie on one grid.
 
@@ -338,20 +370,17 @@ def _unusable(
     headers, values
         Header of the source, and intensities on the grid, by sequence.
     grid
-        Header of the common grid. Where it does not reach all default planes nothing is checked: the configuration of
-        such a cohort asks for fewer, and its index checks that.
+        Header of the common grid, which reaches all planes.
     reasons
         A note on each sequence that was resampled.
+    slices, spacing
+        Number of the planes, and their distance in mm.
     """
-    try:
-        grid.centre_slices(PLANES, SPACING)
-    except UserError:
-        return []
     problems = []
     for sequence, header in headers.items():
         on_grid = replace(grid, path=header.path, slope=1.0, intercept=0.0)
         try:
-            images_of(on_grid, values[sequence][..., None], [sequence], PLANES, SIZE)
+            images_of(on_grid, values[sequence][..., None], [sequence], slices, SIZE, spacing)
         except UserError as error:
             if sequence in reasons:
                 remedy = f"{reasons[sequence]}, whose grid has slices outside of it. Leave it out, or resample onto it"

@@ -6,9 +6,11 @@ Reading of files is in `zetadp.mri.volumes`, because stages that simulate need n
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+
+from zetadp.base.validation import Within
 
 TAIL = 0.001
 """Share of the voxels at each end of a sequence's intensities that do not count as its range."""
@@ -24,6 +26,7 @@ OVERSHOOT = 0.1
 """Largest share of negative intensity of a magnitude image. Of scores, whose mean is zero, about half is negative."""
 
 
+PlaneCount = Annotated[int, Within(ge=1, le=1000)]
 PLANES, SPACING = 20, 1.0
 """Default number of the planes that slices are taken from, and their distance in mm."""
 SIZE = 32

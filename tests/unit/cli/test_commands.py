@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -250,7 +251,7 @@ def test_convert_writes_a_configuration_that_loads(exact, tmp_path, capsys):
     source = write_scans(tmp_path / "St. Mary's", *(f"P{number:02d}" for number in range(13)))
     (source / "P03/P03-t1c.nii.gz").unlink()
     file = tmp_path / "mine.yaml"
-    options = ["--patient-pattern", "(.*)", "--leave-out-incomplete", "--configuration", file]
+    options = ["--patient-pattern", "(.*)", "--leave-out-incomplete", "--slices", "5", "--configuration", file]
     options += ["--exact-test-fraction"] if exact else []
     code, out, _ = ended(capsys, "convert", source, tmp_path / "task", *options)
     assert code == 0
@@ -276,6 +277,31 @@ def test_the_configuration_on_the_page_on_own_data_loads():
     (block,) = re.findall(r"```yaml\n(.*?)```", (root / "docs/own_data.md").read_text(), flags=re.S)
     overlay(config, yaml.safe_load(block))
     assert [run.target for run in load_config(config).run_names] == [Target(8)]
+
+
+def test_convert_refuses_volumes_that_end_before_the_planes_of_the_configuration(tmp_path, capsys, caplog):
+    """The volumes have 5 slices, 1 mm apart; what is accepted is what the configuration asks for."""
+    source, file = write_scans(tmp_path / "scans", "P1", "P2", "P3", "P4"), tmp_path / "mine.yaml"
+    call = ("convert", source, tmp_path / "task", "--exact-test-fraction")
+    for options, planes in (
+        (["--configuration", file], "20 planes 1 mm"),
+        (["--slices", 6], "6 planes 1 mm"),
+        (["--slices", 3, "--spacing", 2.5], "3 planes 2.5 mm"),
+        (["--spacing", 0.5], "20 planes 0.5 mm"),
+    ):
+        message = mistake(capsys, *call, *options)
+        assert f"for {planes} apart" in message
+        assert message.count("--slices and --spacing") == 4
+    assert ended(capsys, *call)[0] == 0
+    assert "that end before the 20 planes 1 mm apart that training runs take by default: 4 of 4" in caplog.text
+    caplog.clear()
+    shutil.rmtree(tmp_path / "task")
+    assert ended(capsys, *call, "--slices", 3, "--spacing", 2, "--configuration", file)[0] == 0
+    assert "planes" not in caplog.text
+    config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
+    overlay(config, yaml.safe_load(file.read_text()))
+    task = load_config(config).task.chosen
+    assert (task.slices, task.spacing) == (3, 2)
 
 
 def test_predict_takes_a_file_for_each_sequence_or_the_folder_of_a_scan(model, tmp_path, capsys):
