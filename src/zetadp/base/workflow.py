@@ -21,7 +21,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_args, get_origin, get_type_hints
 
 from zetadp.base.logs import NOTICE, Pace, Paced, PlainLines
 from zetadp.base.validation import UserError
@@ -85,13 +85,15 @@ def run(
 
 
 def typed(main: Callable[..., None], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as the types that ``main`` declares: dataclasses from their JSON objects, others as they are."""
+    """Return arguments as the types that ``main`` declares: paths, and dataclasses from their JSON objects."""
     kinds = {name: parameter.annotation for name, parameter in inspect.signature(main).parameters.items()}
     return {name: _typed(kinds.get(name), value) for name, value in arguments.items()}
 
 
 def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401  (any type, any JSON)
-    """Return a value as a type: a dataclass, or a list of them, from its JSON."""
+    """Return a value as a type: a path, a dataclass with its fields, or a list of them, from its JSON."""
+    if kind is Path and isinstance(value, str):
+        return Path(value)
     if get_origin(kind) is list and isinstance(value, list):
         return [_typed(get_args(kind)[0], item) for item in value]
     dataclass_type = next(
@@ -99,7 +101,10 @@ def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401  (any type, any JSON)
     )
     if dataclass_type is None or not isinstance(value, dict):
         return value
-    return dataclass_type.from_json(value) if hasattr(dataclass_type, "from_json") else dataclass_type(**value)
+    if hasattr(dataclass_type, "from_json"):
+        return dataclass_type.from_json(value)
+    kinds = get_type_hints(dataclass_type)
+    return dataclass_type(**{name: _typed(kinds.get(name), field) for name, field in value.items()})
 
 
 def find_stage(name: str) -> Callable[..., None]:

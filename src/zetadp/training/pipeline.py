@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from zetadp.account.book import Book, claim, forget_times
 from zetadp.account.budget import Cap
@@ -39,11 +39,6 @@ class RunPaths:
     checkpoint: Path
     processes: Path
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, str]) -> Self:
-        """Return the paths that a rule names."""
-        return cls(**{name: Path(path) for name, path in content.items()})
-
 
 @dataclass(frozen=True)
 class RunLimits:
@@ -62,14 +57,6 @@ class RunLimits:
     cap: Cap | None = None
     series: Series | None = None
     finish_seconds: int = 0
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the limits that a rule names."""
-        cap, series = content["cap"], content["series"]
-        return cls(
-            None if cap is None else Cap(**cap), None if series is None else Series(**series), content["finish_seconds"]
-        )
 
 
 @dataclass(frozen=True)

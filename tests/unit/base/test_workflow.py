@@ -15,7 +15,7 @@ from typing import get_type_hints
 import pytest
 
 from zetadp.base.logs import NOTICE
-from zetadp.base.workflow import PROGRESS, ROOT, code_of, run
+from zetadp.base.workflow import PROGRESS, ROOT, code_of, run, typed
 
 FILES = {
     "scripts/train.py": "from zetadp.training import train\n\ntrain()\n",
@@ -168,6 +168,12 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Nested:
+    folder: Path
+    settings: Settings | None = None
+
+
+@dataclass(frozen=True)
 class Limited:
     total: float
 
@@ -186,6 +192,16 @@ def test_a_dataclass_arrives_as_itself_from_the_json_of_a_rule(tmp_path):
     resources = Named(cap='{"epsilon": "8"}', series="null")
     call(main, job(tmp_path, params=params, resources=resources))
     assert given == [(Settings(3), Limited(8.0), None, [Settings(1), Settings(2)])]
+
+
+def test_fields_of_a_dataclass_arrive_as_their_types_say():
+    def main(*, first: Nested, second: Nested, where: Path) -> None:
+        raise AssertionError
+
+    main.__annotations__ = get_type_hints(main)
+    given = {"first": {"folder": "a/b", "settings": {"rounds": 3}}, "second": {"folder": "c", "settings": None}}
+    expected = {"first": Nested(Path("a/b"), Settings(3)), "second": Nested(Path("c")), "where": Path("d")}
+    assert typed(main, given | {"where": "d"}) == expected
 
 
 def test_jobs_of_one_workflow_share_the_pace_of_their_lines(tmp_path, capfd, monkeypatch):
