@@ -8,6 +8,8 @@ import re
 import runpy
 import shutil
 
+from own_package import LAW
+
 from zetadp.account.ledger import Ledger
 
 AFTER_TRAINING = {"evaluate", "account_total", "make_tables", "make_figures", "write_report", "write_risk"}
@@ -106,6 +108,24 @@ def test_another_seed_or_epsilon_leaves_finished_runs_alone(copy):
     assert any("/seed-2" in run for run in trained)
     assert any("/eps-3/" in run for run in trained)
     assert all("/eps-3/" in run or run.endswith("/seed-2") for run in trained)
+
+
+def test_a_change_of_a_law_trains_only_the_runs_that_release_by_it(copy, tmp_path):
+    law = LAW.install(tmp_path / "installed")
+    signs = "networks:\n  signs:\n    family: linear\n    training: {mechanism: signs}\n"
+    copy.edit("workflow/scenarios/smoke.yaml", "networks:\n", signs)
+    runs = "runs:\n  - {networks: [signs], arms: [federated], epsilons: [8], seeds: [0]}\n"
+    copy.edit("workflow/scenarios/smoke.yaml", "runs:\n", runs)
+    copy.snakemake("train", PYTHONPATH=str(law))
+    evaluated = [f"results/smoke/runs/{run}/federated/eps-8/seed-0/privacy.json" for run in ("signs", "complex")]
+    copy.snakemake(*evaluated, PYTHONPATH=str(law))
+    with (law / "my_laws.py").open("a") as file:
+        file.write("\nADDED = True\n")
+    said = copy.snakemake("--dry-run", "train", *evaluated, PYTHONPATH=str(law))
+    assert re.findall(r"rule (train_model|evaluate):\n(?:.*\n)*? +output: (\S+)/", said) == [
+        ("train_model", "results/smoke/runs/signs/federated/eps-8/seed-0"),
+        ("evaluate", "results/smoke/runs/signs/federated/eps-8/seed-0"),
+    ]
 
 
 def test_what_was_released_stays_counted_when_results_are_deleted(copy):

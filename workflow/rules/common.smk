@@ -21,7 +21,7 @@ from snakemake.cli import get_profile_dir
 from snakemake.exceptions import WorkflowError
 
 from zetadp.training.task import module_of
-from zetadp.accounting.laws import installed_laws, modules_of
+from zetadp.accounting.laws import installed_laws, modules_of, recorded_laws
 from zetadp.config.experiment import runs_of
 from zetadp.config.finished import check_partition
 from zetadp.config.load import load_config
@@ -84,7 +84,7 @@ def check_sources():
 try:
     check_sources()
     CONFIG = load_config(config)
-    # The modules that jobs find by name: of the task, of the laws of noise of all runs, and of any law that another
+    # The modules that jobs find by name: of the task, of the laws of noise of all plans, and of any law that another
     # experiment's ledger may name.
     TASK_CODE = module_of(CONFIG.task.name)
     LAW_CODE = modules_of(
@@ -200,6 +200,22 @@ def plan_of(wildcards):
 def plan_json(wildcards):
     """Return the same as JSON."""
     return plan_of(wildcards).to_json()
+
+
+def law_code(wildcards):
+    """Return the modules of the law of noise by which a run releases."""
+    return modules_of([plan_of(wildcards).training.mechanism])
+
+
+def recorded_law_code(*runs):
+    """Return the modules of the laws in the ledgers of runs: of their plans, and of earlier attempts."""
+    laws = recorded_laws(
+        Path(LEDGERS, f"{CONFIG.name}-{run.label}.jsonl") for run in runs
+    )
+    installed = laws & installed_laws()  # the job itself says which law is missing
+    return sorted(
+        {*modules_of(installed), *(file for run in runs for file in law_code(run))}
+    )
 
 
 def performance(wildcards):

@@ -38,7 +38,9 @@ rule evaluate:
         ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
         device=CONFIG.device,
         cohort=described_cohort(),
-        code=code_of("scripts/evaluate.py", TASK_CODE, *LAW_CODE),
+        code=lambda run: code_of(
+            "scripts/evaluate.py", TASK_CODE, *recorded_law_code(run_of(run))
+        ),
     script:
         "../../scripts/evaluate.py"
 
@@ -94,7 +96,7 @@ rule write_risk:
         runtime="1h",
     params:
         networks=[run.network for run in RUNS],
-        code=code_of("scripts/write_risk.py", *LAW_CODE),
+        code=code_of("scripts/write_risk.py", *recorded_law_code(*RUNS)),
     script:
         "../../scripts/write_risk.py"
 

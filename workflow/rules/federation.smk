@@ -39,6 +39,8 @@ if CONFIG.engine == "flower" and FEDERATED_ARMS:
             federation=asdict(CONFIG.federation),
             device=CONFIG.device,
             paths=paths_of,
-            code=code_of("scripts/train_federated.py", TASK_CODE, *LAW_CODE),
+            code=lambda run: code_of(
+                "scripts/train_federated.py", TASK_CODE, *law_code(run)
+            ),
         script:
             "../../scripts/train_federated.py"

@@ -114,6 +114,6 @@ rule train_model:
         performance=performance,
         device=CONFIG.device,
         paths=paths_of,
-        code=code_of("scripts/train_model.py", TASK_CODE, *LAW_CODE),
+        code=lambda run: code_of("scripts/train_model.py", TASK_CODE, *law_code(run)),
     script:
         "../../scripts/train_model.py"

@@ -7,10 +7,12 @@ entry point in the group ``zetadp.mechanisms``: its name is that of the law, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
+from pathlib import Path
 from typing import Any, cast
 
 from zetadp.accounting.kinds import Kind, NoisySum
@@ -23,6 +25,7 @@ LIBRARY: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Maske
 """The laws of the library by their names."""
 SHIPPED = tuple(EntryPoint(law, f"{kind.__module__}:{kind.__name__}", GROUP) for law, kind in LIBRARY.items())
 """The same laws as entry points, so that messages can suggest them."""
+_RECORDED = re.compile(r'"law": *"(\w+)"')
 
 
 def kind_of(law: str) -> type[Kind]:
@@ -60,6 +63,12 @@ def installed_kind(law: str) -> type[Kind]:
 def installed_laws() -> set[str]:
     """Return the names of all laws that installed packages bring."""
     return {point.name for point in entry_points(group=GROUP)}
+
+
+def recorded_laws(ledgers: Iterable[Path]) -> set[str]:
+    """Return the names of all laws in the lines of ledgers, which are not checked. A file may be absent."""
+    texts = (ledger.read_text(encoding="utf-8", errors="replace") for ledger in ledgers if ledger.is_file())
+    return {law for text in texts for law in _RECORDED.findall(text)}
 
 
 def modules_of(laws: Iterable[str]) -> list[str]:
