@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.validation import UserError, first_sentence
+from zetadp.base.usercode import user_code
+from zetadp.base.validation import UserError
 
-FAILURES = (KeyError, OSError, RuntimeError, TypeError, ValueError)
 """Errors of libraries about values that are not numbers or cannot be read."""
 WIDEST = {"f": np.float64, "c": np.complex128}
 """The widest types that PyTorch has, by NumPy's kind of number."""
@@ -48,17 +48,13 @@ def tensor_of(values: Any, name: str, *, hint: str = "") -> Tensor:  # noqa: ANN
     UserError
         If values are masked, sparse, without values, or not numbers.
     """
-    try:
+    failed = f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: "
+    with user_code(failed, hint):
         if isinstance(values, list | tuple) and values and all(isinstance(part, Tensor) for part in values):
             return torch.stack([tensor_of(part, name) for part in values])
         if isinstance(values, Tensor):
             return _plain(values, name)
         return _from_array(values, name)
-    except FAILURES as error:
-        raise UserError(
-            f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {first_sentence(error)}"
-            f"{hint}"
-        ) from error
 
 
 def network_numbers(items: Tensor, name: str) -> Tensor:

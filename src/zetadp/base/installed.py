@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from zetadp.base.usercode import failure_of
 from zetadp.base.validation import UserError, did_you_mean
 
 PAPERS = "zetadp-papers"
@@ -63,6 +64,11 @@ def load(point: EntryPoint, what: str) -> Any:  # noqa: ANN401  (any object)
         raise PackageError(
             f"The {what} {point.name} cannot be imported: {error}. Install {package_of(point)} again, with all that it "
             "requires."
+        ) from error
+    except Exception as error:
+        raise PackageError(
+            f"The {what} {point.name} cannot be imported: {failure_of(error)} Correct {package_of(point)}, or ask its "
+            "author."
         ) from error
 
 

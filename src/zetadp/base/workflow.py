@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from zetadp.base.logs import NOTICE, Pace, Paced, PlainLines
+from zetadp.base.usercode import UserCodeError, failure_of_package
 from zetadp.base.validation import UserError
 
 PACKAGE = Path(__file__).parents[1]
@@ -52,7 +53,8 @@ def run(
     job run again, and ``main`` finds such files by itself, in the folder of a run. Everything that is logged goes to
     the rule's log file. The terminal shows warnings, errors and notices, and at most one line on the progress of long
     stages in `PACE_SECONDS` (the logger `PROGRESS`). A `UserError` ends the job with its message and without a
-    traceback. Snakemake puts its object among the globals of the script that defines ``main``.
+    traceback, and so does an error of a package that brings a task or a law of noise. Snakemake puts its object among
+    the globals of the script that defines ``main``.
     """
     snakemake = snakemake or main.__globals__["snakemake"]
     _open_log(Path(snakemake.log[0]))
@@ -74,13 +76,17 @@ def run(
         sys.modules["torch"].set_num_threads(snakemake.threads)
     try:
         main(**typed(main, arguments))
-    except UserError as error:
-        logging.getLogger("zetadp").error("%s", error)
-        sys.exit(1)
     except MemoryError:
         logging.getLogger("zetadp").error(
             "Out of memory in rule %s: give it more (mem_mb) or fewer jobs at once.", snakemake.rule
         )
+        sys.exit(1)
+    except Exception as error:
+        if (known := error if isinstance(error, UserError) else failure_of_package(error)) is None:
+            raise
+        logging.getLogger("zetadp").error("%s", known)
+        if isinstance(known, UserCodeError):  # for the author of the code
+            logging.getLogger("zetadp").info("The whole traceback:", exc_info=known)
         sys.exit(1)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zetadp.base.logs import JsonLines, PlainLines
+from zetadp.base.usercode import failure_of_package
 from zetadp.base.validation import Count, Positive, Share, UserError, shown_lines
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import Alone, ListOfCommands, add_command
@@ -22,7 +23,7 @@ from zetadp.mri.slicing import PLANES, SPACING, PlaneCount
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake ends in one message and exit code 1.
+    """Run a command; a user's mistake, or one of a package with a task or a law, ends in one message and exit code 1.
 
     If the reader of the output ends early, like ``head``, the command ends silently, as other programs do.
     """
@@ -59,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 128 + signal.SIGPIPE
         print(f"zetadp: Cannot write the output: {error.strerror}.", file=sys.stderr)
         return 1
+    except Exception as error:
+        if (failure := failure_of_package(error)) is None:
+            raise
+        print(f"zetadp: {shown_lines(str(failure))}", file=sys.stderr)
+        return failure.exit_code
     return 0
 
 

@@ -17,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from zetadp.base.tensors import Layout
+from zetadp.base.usercode import user_code
 from zetadp.base.validation import UserError
 from zetadp.mechanism.dropout import drawn_by_unit
 from zetadp.mechanism.factored import Factored, are_smaller, calls_of, split_by_patient
@@ -24,6 +25,15 @@ from zetadp.mechanism.factored import Factored, are_smaller, calls_of, split_by_
 Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Returns the real loss of each item, shape (item,), for the network's outputs, shape (item, ...), and the targets. Its
 mean over a unit's items makes the unit's gradient."""
+
+
+LOSS_FAILED = "loss: Expected a loss of the network's outputs and the labels, found an error: "
+"""Beginning of the message on a loss that raised an exception (`zetadp.base.usercode.user_code`)."""
+
+
+def complex_hint(outputs: Tensor) -> str:
+    """Return its end: advice for complex outputs, which many losses do not take."""
+    return " Complex outputs need a real loss: let the network return .abs()." if outputs.is_complex() else ""
 
 
 def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -358,7 +368,8 @@ def _stacked(gradients: Sequence[Tensor]) -> Tensor:
 
 def compute_item_losses(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     """Compute the losses of items. Refuse anything but one real number per item, as the mean would be wrong."""
-    values = losses(outputs, targets)
+    with user_code(LOSS_FAILED, complex_hint(outputs)):
+        values = losses(outputs, targets)
     is_tensor = isinstance(values, Tensor)
     if not is_tensor or values.shape != targets.shape[:1] or not values.is_floating_point():
         kind = f"shape {tuple(values.shape)} of {values.dtype}" if is_tensor else type(values).__name__

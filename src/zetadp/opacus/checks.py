@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from zetadp.base.validation import UserError, first_sentence
+from zetadp.base.usercode import user_code
+from zetadp.base.validation import UserError
 from zetadp.opacus.gradients import ComplexGradSampleModule
 from zetadp.opacus.loader import PatientLoader
 from zetadp.training.independence import REMEDY, check_stores_nothing, first_mixture, moved_copy, state_of
-from zetadp.training.stateless import FAILURES, ITEMS, check_stateless, copied, embedded, public_batches
+from zetadp.training.stateless import ITEMS, check_stateless, copied, embedded, public_batches
 
 Criterion: TypeAlias = Callable[[Any, Any], Tensor]
 Evaluated: TypeAlias = Callable[[nn.Module, Sequence[Tensor]], Any]
@@ -140,7 +141,7 @@ class FirstBatches:
         outputs, targets = [], self._targets()
         with torch.no_grad():
             for inputs in next(variant for variant in series if all(map(torch.equal, variant[0], first))):
-                with suppress(*FAILURES):  # a network may fail for large numbers, for example
+                with suppress(Exception):  # a network may fail for large numbers, for example
                     outputs.append(_single_output(evaluated(network, inputs)))
         classes = outputs[0].shape[1] if outputs[0].ndim > 1 else None
         samples = [
@@ -224,7 +225,7 @@ def _loss_gradient(criterion: Criterion, outputs_and_targets: Sequence[Tensor]) 
 def _is_mean(criterion: Criterion, samples: Iterable[Sequence[Tensor]]) -> bool:
     """Return whether the gradient of a loss halves when each sample is in the batch twice."""
     for sample_batch in samples:
-        with suppress(*FAILURES):
+        with suppress(Exception):
             (gradient,) = _loss_gradient(criterion, sample_batch)
             norm = torch.linalg.vector_norm(gradient)
             if torch.isfinite(norm) and norm > 0:
@@ -245,15 +246,9 @@ def _single_output(output: Any) -> Tensor:  # noqa: ANN401  (as the user's netwo
 @contextmanager
 def _name_argument(name: str) -> Iterator[None]:
     """Name the argument in errors of a user's network or loss."""
-    try:
+    failed = f"{name}: Expected a network and a criterion that take random samples of the shapes of the batch's, found "
+    with user_code(failed):
         yield
-    except torch.OutOfMemoryError:
-        raise
-    except FAILURES as error:
-        raise UserError(
-            f"{name}: Expected a network and a criterion that take random samples of the shapes of the batch's, found "
-            f"{first_sentence(error)}"
-        ) from error
 
 
 def _loss(output: Any, samples: int) -> Tensor:  # noqa: ANN401  (as the user's network has them)

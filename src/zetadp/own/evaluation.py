@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
+from zetadp.base.usercode import user_code
 from zetadp.base.validation import UserError
 from zetadp.own.losses import Metric, mean_over_patients, metric_name, values_of
 from zetadp.own.records import Records
@@ -73,7 +74,8 @@ def measure(
     network = copy.deepcopy(model).eval()  # training may follow, in the mode that the user chose
     items = held_out.items.to(next(network.parameters()).device)
     outputs = outputs_of(network, items.inputs)
-    content = task.summarise(table.assign(**task.measure(outputs, items.targets)))
+    with user_code("task: Expected losses and metrics of held-out items, found an error: "):
+        content = task.summarise(table.assign(**task.measure(outputs, items.targets)))
     if metric is None:
         return content
     table["value"] = values_of(metric, outputs, items.targets)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from zetadp.base.arrays import network_numbers, tensor_of
 from zetadp.base.tensors import to_device
-from zetadp.base.validation import UserError, first_sentence
+from zetadp.base.usercode import user_code
+from zetadp.base.validation import UserError
 
 
 @contextmanager
@@ -113,10 +114,9 @@ class Joined(torch.utils.data.ConcatDataset[Any]):
 @contextmanager
 def reading() -> Iterator[None]:
     """Turn any error of items that cannot be used or read into one message."""
-    try:
+    failed = (
+        "items: Expected a tensor, array or dataset of numbers, with items of one shape that can be looked up by "
+        "position. Reading them failed: "
+    )
+    with user_code(failed):
         yield
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
-        raise UserError(
-            "items: Expected a tensor, array or dataset of numbers, with items of one shape that can be looked up by "
-            f"position. Reading them failed: {first_sentence(error)}"
-        ) from error

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.validation import UserError, first_sentence
-from zetadp.mechanism.contributions import Losses, compute_item_losses
+from zetadp.base.usercode import user_code
+from zetadp.base.validation import UserError
+from zetadp.mechanism.contributions import LOSS_FAILED, Losses, complex_hint, compute_item_losses
+from zetadp.training.evaluation import ITEMS_AT_ONCE
 from zetadp.training.metrics import bootstrapped, mean_interval
 from zetadp.training.networks import embedding_hint
-from zetadp.training.stateless import FAILURES, ITEMS, check_loss, check_network, copied
+from zetadp.training.stateless import ITEMS, check_loss, check_network, copied
 from zetadp.training.task import Classification, Task
 
 if TYPE_CHECKING:
@@ -113,10 +115,8 @@ def values_of(metric: Metric, outputs: Tensor, labels: Tensor) -> np.ndarray:
     )
     if isinstance(metric, type) or not callable(metric):
         raise UserError(f"{expected}, found {metric!r:.60}.")
-    try:
+    with user_code(f"{expected}; it failed: "):
         values = torch.as_tensor(metric(outputs, labels))
-    except FAILURES as error:
-        raise UserError(f"{expected}; it failed: {first_sentence(error)}") from error
     if values.shape not in (labels.shape[:1], labels.shape, outputs.shape) or values.is_complex():
         kind = str(values.dtype).removeprefix("torch.")
         raise UserError(
@@ -161,59 +161,52 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: La
             f"task: Expected an object with losses and metrics (zetadp.training.task.Task), found {task!r}."
         )
     inputs, labels = records.inputs, records.targets
-    try:
+    kind, shape = str(inputs.dtype).removeprefix("torch."), (ITEMS, *inputs.shape[1:])
+    model_failed = f"model: Expected a network that takes {kind} items of shape {shape}, found an error: "
+    with user_code(model_failed, embedding_hint(model)):
         trial_outputs = check_network(model, inputs)
-    except FAILURES as error:
-        kind, shape = str(inputs.dtype).removeprefix("torch."), (ITEMS, *inputs.shape[1:])
-        raise UserError(
-            f"model: Expected a network that takes {kind} items of shape {shape}, found an error: "
-            f"{first_sentence(error)}{embedding_hint(model)}"
-        ) from error
     if task is None and loss is None:
         task = _classification(trial_outputs[0], labels)
     elif task is None:
         task = OwnLoss(loss)  # type: ignore[arg-type]
-    try:
+    with user_code(LOSS_FAILED, complex_hint(trial_outputs[0])):
         scores, classes = check_loss(task.losses, trial_outputs, labels)
         # Only now: whatever remembers items was refused.
         first = torch.arange(min(ITEMS, len(labels)))
         network, task_copy = copied((model, task))
-        outputs = network(inputs[first])
+        with user_code(model_failed, embedding_hint(model)):
+            outputs = network(inputs[first])
         targets = labels[first].to(outputs.device)
         finite = bool(torch.isfinite(compute_item_losses(task_copy.losses, outputs, targets)).all())
         if isinstance(task_copy, OwnLoss):
             _check_alike(task_copy.loss(outputs, targets), outputs, targets)
-    except FAILURES as error:
-        hint = (
-            " Complex outputs need a real loss: let the network return .abs()." if trial_outputs[0].is_complex() else ""
-        )
-        raise UserError(
-            f"loss: Expected a loss of the network's outputs and the labels, found an error: {first_sentence(error)}"
-            f"{hint}"
-        ) from error
     if not finite:
         raise UserError("loss: Expected finite losses, found NaN or infinity for the first items at starting weights.")
-    _check_extremes(task_copy.losses, scores, labels)
+    _check_labels(task_copy.losses, scores, labels)
     _check_scores(task_copy.losses, trial_outputs, scores, classes)
     return task
 
 
-def _check_extremes(losses: Losses, outputs: Tensor, labels: Tensor) -> None:
-    """Refuse labels of which the loss does not take the least or the greatest: training would end at that item.
+def _check_labels(losses: Losses, outputs: Tensor, labels: Tensor) -> None:
+    """Refuse labels that the loss does not take: training would end at that item.
 
-    Outputs are those of public items, as many as labels are tried.
+    Outputs are those of public items, and serve all labels in turn.
     """
-    if labels.is_complex():
-        return
-    flat = labels.reshape(len(labels), -1)
-    extremes = labels[torch.stack([flat.amin(1).argmin(), flat.amax(1).argmax()])].cpu()
-    try:
-        losses(outputs, extremes)
-    except FAILURES as error:
-        raise UserError(
-            f"labels: Expected labels that the loss takes, found labels from {flat.min().item():g} to "
-            f"{flat.max().item():g}, of which it refuses one: {first_sentence(error)} Classes are numbered from 0."
-        ) from error
+    scale = "" if labels.is_complex() else f" from {labels.min().item():g} to {labels.max().item():g}"
+
+    def take(indices: Tensor) -> None:
+        losses(outputs[indices % len(outputs)], labels[indices.to(labels.device)].to(outputs.device))
+
+    for indices in torch.arange(len(labels)).split(ITEMS_AT_ONCE):
+        try:
+            take(indices)
+        except Exception:  # noqa: BLE001  (a user's loss may raise anything)
+            for index in indices.tolist():
+                failed = (
+                    f"labels: Expected labels that the loss takes, found labels{scale}, of which it refuses that of "
+                )
+                with user_code(f"{failed}item {index}: ", " Classes are numbered from 0."):
+                    take(torch.tensor([index]))
 
 
 def _check_scores(losses: Losses, batches: Sequence[Tensor], outputs: Tensor, labels: Tensor) -> None:
@@ -238,7 +231,7 @@ def _check_scores(losses: Losses, batches: Sequence[Tensor], outputs: Tensor, la
         return
     try:
         shift = losses(outputs + SHIFT, labels) - losses(outputs, labels)
-    except FAILURES:  # a loss of probabilities, such as BCELoss, takes no others
+    except Exception:  # noqa: BLE001  (a loss of probabilities, such as BCELoss, takes no others
         return
     if outputs.shape[1] > 1 and all(torch.allclose(batch.sum(1), torch.ones(()), atol=1e-4) for batch in batches):
         if torch.allclose(shift, torch.zeros(()), atol=1e-5):

@@ -21,6 +21,7 @@ from zetadp.base.calls import checked_calls
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import check_writable, private_files, writing
 from zetadp.base.tensors import keep_freed_memory
+from zetadp.base.usercode import user_code
 from zetadp.base.validation import UserError, checked_path
 from zetadp.own.evaluation import Evaluation, measure
 from zetadp.own.folder import PrivateFolder, take_weights
@@ -286,7 +287,8 @@ class PrivateRun:
         if self._stop is not None and done < rounds:
             # A round that is repeated after an interruption is judged as it was the first time: without later ones.
             history = self.history
-            ends = bool(self._stop(history[history["round"] <= done]))
+            with user_code("stop: Expected a rule that takes the history, found an error: "):
+                ends = bool(self._stop(history[history["round"] <= done]))
         last = ends or done == rounds
         self._rounds.report(done, last=last)
         if ends:

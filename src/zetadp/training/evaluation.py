@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.tensors import index_device
+from zetadp.base.usercode import user_code
 from zetadp.training.records import LabelledItems
 from zetadp.training.task import Task
 
@@ -18,7 +19,8 @@ ITEMS_AT_ONCE = 80
 def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return a network's outputs, shape (item, ...), for inputs of shape (item, ...), without gradients."""
     indices = torch.arange(len(inputs), device=index_device(inputs))
-    return torch.cat([model(inputs[part]) for part in torch.split(indices, ITEMS_AT_ONCE)])
+    with user_code("model: Expected a network that takes every item, found an error: "):
+        return torch.cat([model(inputs[part]) for part in torch.split(indices, ITEMS_AT_ONCE)])
 
 
 def without_absent(outputs: Tensor, present: np.ndarray) -> Tensor:
@@ -43,7 +45,8 @@ def watched(task: Task, model: nn.Module, records: LabelledItems | None) -> tupl
 def watched_on_device(task: Task, model: nn.Module, records: LabelledItems) -> Tensor:
     """Return the two means of `watched` in one tensor on the device, so that the processor waits for a GPU once."""
     outputs = without_absent(outputs_of(model, records.inputs), records.present)
-    per_item = [part(outputs, records.targets) for part in (task.scores, task.losses)]
+    with user_code("task: Expected a metric and losses of watched items, found an error: "):
+        per_item = [part(outputs, records.targets) for part in (task.scores, task.losses)]
     if not records.present.all():
         per_item = [values[torch.from_numpy(records.present).to(values.device)] for values in per_item]
     return torch.stack([values.mean() for values in per_item])

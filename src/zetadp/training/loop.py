@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import pandas as pd
 
 from zetadp.account.ledger import Ledger
+from zetadp.base.usercode import during
 from zetadp.training.evaluation import watched
 
 if TYPE_CHECKING:
@@ -164,22 +165,24 @@ def train(
         # A run that is killed early then continues and does not start over.
         saved = save(0) if run.round == 0 else time.monotonic()
         for number in range(run.round, rounds):
-            released, done = holders.do_round(number), number + 1
-            messages = parts.received(released.messages, released.missing)
-            receiver.step(messages, number, released.missing)
-            if released.not_finite is not None:
-                not_finite = run.not_finite = run.not_finite + released.not_finite
-            if done % how.evaluate_every == 0 or done == rounds:
-                network = copy.deepcopy(model).eval() if parts.phase.drops else model
-                metric, loss = watched(parts.task, network, validation)
-                row = [done, released.seconds, receiver.learning_rate(number), metric, loss]
-                run.history.loc[len(run.history)] = row
-            holders.report(done, metric)
-            due = released.must_save or time.monotonic() - saved >= how.checkpoint_seconds
-            if due and done < rounds:
-                saved = save(done)
-            if after_round is not None and after_round(done, messages):
-                break
+            done = number + 1
+            with during(f"round {done} of {rounds}"):
+                released = holders.do_round(number)
+                messages = parts.received(released.messages, released.missing)
+                receiver.step(messages, number, released.missing)
+                if released.not_finite is not None:
+                    not_finite = run.not_finite = run.not_finite + released.not_finite
+                if done % how.evaluate_every == 0 or done == rounds:
+                    network = copy.deepcopy(model).eval() if parts.phase.drops else model
+                    metric, loss = watched(parts.task, network, validation)
+                    row = [done, released.seconds, receiver.learning_rate(number), metric, loss]
+                    run.history.loc[len(run.history)] = row
+                holders.report(done, metric)
+                due = released.must_save or time.monotonic() - saved >= how.checkpoint_seconds
+                if due and done < rounds:
+                    saved = save(done)
+                if after_round is not None and after_round(done, messages):
+                    break
         holders.finish()
         head = ledger.head
     if not_finite:

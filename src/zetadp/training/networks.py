@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from zetadp.base.tensors import packed
-from zetadp.base.validation import UserError, first_sentence
+from zetadp.base.usercode import user_code
+from zetadp.base.validation import UserError
 from zetadp.mechanism.dropout import LAYERS
-from zetadp.training.stateless import FAILURES, copied, same
+from zetadp.training.stateless import copied, same
 
 COMPILED = "_orig_mod"
 """Name under which `torch.compile` has the network that it wraps."""
@@ -118,22 +119,14 @@ def check_storable(model: nn.Module) -> None:
     """Raise `UserError` for a network that a file of weights would not give back, before anything is spent on it."""
     tensors = state_tensors(model)
     for name, value in tensors.items():
-        try:
+        failed = f"model: Expected weights and buffers that safetensors stores, found {value.dtype} as {name!r}: "
+        with user_code(failed, " Convert it to float32 or complex64."):
             packed({name: value}, {})
-        except FAILURES as error:
-            raise UserError(
-                f"model: Expected weights and buffers that safetensors stores, found {value.dtype} as {name!r}: "
-                f"{first_sentence(error)} Convert it to float32 or complex64."
-            ) from error
     twin = copied(model)
-    try:
+    failed = "model: Expected a network that takes its own state back (load_state_dict), found an error: "
+    with user_code(failed, " No file of its weights could be loaded."):
         take_tensors(twin, tensors)
         again = state_tensors(twin)
-    except FAILURES as error:
-        raise UserError(
-            "model: Expected a network that takes its own state back (load_state_dict), found an error: "
-            f"{first_sentence(error)} No file of its weights could be loaded."
-        ) from error
     if again.keys() != tensors.keys() or not same([*again.values()], [*tensors.values()]):
         raise UserError(
             "model: Expected a network that takes its own state back (load_state_dict), found other weights after it. "

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from zetadp.base.usercode import user_code
 from zetadp.base.validation import UserError
 from zetadp.training.networks import plain_name
 from zetadp.training.settings import OptimiserSettings
@@ -171,7 +172,15 @@ def _tabulated(optimiser: Optimizer, scheduler: LRScheduler, rounds: int) -> lis
     groups = [{**group, "params": [torch.zeros(1)]} for group in optimiser.param_groups]
     stand_in = torch.optim.SGD(groups, lr=0.0)
     tables: list[dict[str, list[Any]]] = [{key: [] for key in optimiser.defaults} for _ in groups]
-    try:
+    failed = (
+        f"scheduler: Expected a rate that follows from the number of the round alone, for {rounds} rounds, found an "
+        f"error of {type(scheduler).__name__}: "
+    )
+    hint = (
+        " Take one of torch.optim.lr_scheduler, or LambdaLR with a function of the round; ReduceLROnPlateau sees the "
+        "length of the released gradient."
+    )
+    with user_code(failed, hint):
         twin = copy.deepcopy(scheduler, {id(optimiser): stand_in})
         for number in range(rounds):
             with warnings.catch_warnings():
@@ -181,12 +190,6 @@ def _tabulated(optimiser: Optimizer, scheduler: LRScheduler, rounds: int) -> lis
             for table, group in zip(tables, stand_in.param_groups, strict=True):
                 for key, values in table.items():
                     values.append(_plain(group[key], key))
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"scheduler: Expected a rate that follows from the number of the round alone, for {rounds} rounds, found "
-            f"{type(scheduler).__name__}: {error}. Take one of torch.optim.lr_scheduler, or LambdaLR with a function "
-            "of the round; ReduceLROnPlateau sees the length of the released gradient."
-        ) from error
     return [{key: values for key, values in table.items() if values != values[:1] * rounds} for table in tables]
 
 

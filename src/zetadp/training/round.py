@@ -24,6 +24,7 @@ from torch.func import functional_call
 from zetadp.accounting.masked import MaskedSum
 from zetadp.base.randomness import Purpose
 from zetadp.base.tensors import Layout, to_device
+from zetadp.base.usercode import user_code
 from zetadp.mechanism.clipping import ClippedSums, clipped_sums
 from zetadp.mechanism.contributions import (
     Contribution,
@@ -252,7 +253,8 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, d
     contributors = Contributors(records.inputs, records.targets, items, torch.from_numpy(groups), count, **of_units)
     mechanism = nodes[0].mechanism
     bound = mechanism.event.clip if np.isfinite(mechanism.event.clip) else None
-    clipped = clipped_sums(phase.contribution, contributors, bound=bound, chunk=chunk, grid=mechanism.grid)
+    with user_code("model: Expected a network that takes every item, found an error: "):
+        clipped = clipped_sums(phase.contribution, contributors, bound=bound, chunk=chunk, grid=mechanism.grid)
     return replace(clipped, sums=clipped.sums.view(len(nodes), -1))
 
 

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.validation import UserError, first_sentence
+from zetadp.base.usercode import failure_of, user_code
+from zetadp.base.validation import UserError
 from zetadp.mechanism.contributions import Losses, compute_item_losses
 from zetadp.mechanism.dropout import drawn_by_unit, drops
 from zetadp.training.state import reachable_state
@@ -31,16 +32,6 @@ ITEMS = 2
 """Items in a public batch."""
 SCALES = (1, 10, 1000)
 """Sizes of the other items, in units of those of the first: some networks remember only what is unusual."""
-FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""Errors of a network or loss that cannot take an input."""
 REMEDIES = {
     "model": "Use layers that treat each item by itself, such as group normalisation (zetadp.nn). Set what follows "
     "from data by public data, before the network is handed over; layer.eval() keeps statistics as they are.",
@@ -92,11 +83,11 @@ def check_stateless(
             results = evaluate(fresh, _copies(first))
         except torch.OutOfMemoryError:
             raise
-        except (*FAILURES, UserError) as error:
+        except Exception as error:  # noqa: BLE001  (a user's code may raise anything)
             failure = failure or error
             continue
         for other in others:
-            with suppress(*FAILURES, UserError):  # such as large numbers, which it need not take
+            with suppress(Exception):  # such as large numbers, which it need not take
                 evaluate(later, _copies(other))
         again = evaluate(later, _copies(first))
         refuse_difference(reachable_state(fresh), reachable_state(later), name)
@@ -158,15 +149,15 @@ def check_network(
     try:
         for network in (copied(model), copied(model).eval()):  # training may take one patient's only item
             _outputs(network, first[:1])
-    except (*FAILURES, UserError) as error:
+    except Exception as error:
         raise UserError(
             "model: Expected a network that takes any number of items, found an error with a single one: "
-            f"{first_sentence(error)} Keep the axis of items, for instance by x.squeeze(1) in place of x.squeeze(). "
+            f"{failure_of(error)} Keep the axis of items, for instance by x.squeeze(1) in place of x.squeeze(). "
             f"{REMEDIES['model']}"
         ) from error
     outputs, twin = [], copied(model)
     for (batch,) in next(one for one in series if torch.equal(one[0][0], first)):
-        with suppress(*FAILURES, UserError), torch.no_grad():
+        with suppress(Exception), torch.no_grad():
             outputs.append(_outputs(twin, batch))
     return outputs
 
@@ -233,14 +224,12 @@ def copied(subject: Subject, name: str = "model") -> Subject:
     UserError
         If `copy.deepcopy` fails, or returns a network with the weights of the original.
     """
-    try:
+    hint = (
+        " Leave hooks of torch.nn.utils.spectral_norm and weight_norm out: those in torch.nn.utils.parametrizations "
+        "can be copied."
+    )
+    with user_code(f"{name}: Expected a network and a loss that copy.deepcopy copies, found an error: ", hint):
         twin = copy.deepcopy(subject)
-    except FAILURES as error:
-        raise UserError(
-            f"{name}: Expected a network and a loss that copy.deepcopy copies, found an error: {first_sentence(error)} "
-            "Leave hooks of torch.nn.utils.spectral_norm and weight_norm out: those in torch.nn.utils.parametrizations "
-            "can be copied."
-        ) from error
     for one, other in zip(_parts(subject), _parts(twin), strict=True):
         if not (isinstance(one, nn.Module) and isinstance(other, nn.Module)):
             continue  # a function has one copy only, itself: `check_stateless` sees what it shares

@@ -14,6 +14,7 @@ import numpy as np
 
 from zetadp.base.installed import PAPERS, entry_point, load
 from zetadp.base.storage import Items
+from zetadp.base.usercode import user_code
 from zetadp.base.validation import Checked, Count, UserError
 
 if TYPE_CHECKING:
@@ -293,10 +294,11 @@ def task_of(content: Mapping[str, Any]) -> Task:
     settings = {"name": "classification", **content}
     name = str(settings.pop("name"))
     maker = _maker(name)
-    try:
-        return maker(**settings)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"The task {name} refuses its settings {settings}: {str(error).rstrip('.')}.") from error
+    with user_code(f"task: Expected the task {name} with the settings {settings}, found an error: "):
+        try:
+            return maker(**settings)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"The task {name} refuses its settings {settings}: {str(error).rstrip('.')}.") from error
 
 
 def settings_class(name: str) -> type | None:

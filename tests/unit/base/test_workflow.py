@@ -13,9 +13,11 @@ from types import SimpleNamespace
 from typing import get_type_hints
 
 import pytest
+from own_package import TASK
 
 from zetadp.base.logs import NOTICE
 from zetadp.base.workflow import PROGRESS, ROOT, code_of, run, typed
+from zetadp.training.task import task_of
 
 FILES = {
     "scripts/train.py": "from zetadp.training import train\n\ntrain()\n",
@@ -202,6 +204,36 @@ def test_fields_of_a_dataclass_arrive_as_their_types_say():
     given = {"first": {"folder": "a/b", "settings": {"rounds": 3}}, "second": {"folder": "c", "settings": None}}
     expected = {"first": Nested(Path("a/b"), Settings(3)), "second": Nested(Path("c")), "where": Path("d")}
     assert typed(main, given | {"where": "d"}) == expected
+
+
+def test_an_error_of_an_installed_package_ends_a_job_with_its_line(tmp_path, monkeypatch, capfd):
+    package = TASK.install(tmp_path / "installed")
+    file = package / "my_package/__init__.py"
+    broken = "class OwnError(Exception):\n    pass\n\n\ndef broken(self, predictions):\n    raise OwnError('no room')\n"
+    file.write_text(file.read_text() + f"\n\n{broken}\n\nRotation.summarise = broken\n")
+    monkeypatch.syspath_prepend(package)
+
+    def main(**_) -> None:
+        task_of({"name": "rotation"}).summarise(None)
+
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(SystemExit) as end:
+        call(main, job(tmp_path))
+    sys.modules.pop("my_package")
+    assert end.value.code == 1
+    terminal = capfd.readouterr().err
+    assert "in the package my_package, found OwnError: no room (line" in terminal
+    assert f"{file}, in broken: raise OwnError('no room'))" in terminal
+    assert "Traceback" not in terminal
+    assert "Traceback" in (tmp_path / "logs/x.log").read_text()
+
+
+def test_an_error_of_the_library_itself_stays_a_traceback(tmp_path):
+    def main(**_) -> None:
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError):
+        call(main, job(tmp_path))
 
 
 def test_jobs_of_one_workflow_share_the_pace_of_their_lines(tmp_path, capfd, monkeypatch):

@@ -24,6 +24,12 @@ def prepared(folder, last=None, labels=CLASSES, outputs=3, **changed):
     return private(torch.nn.Sequential(*layers), data, **{**GIVEN, "folder": folder / "run", **changed})
 
 
+def refusing(outputs, labels):
+    if (labels == 7).any():
+        raise OwnError("seven")
+    return outputs[:, 0] - labels
+
+
 def failing(error):
     def loss(outputs, labels):
         raise error
@@ -31,18 +37,25 @@ def failing(error):
     return loss
 
 
+class OwnError(Exception):
+    """An error that no library knows."""
+
+
 ERRORS = {
-    "a missing key": (KeyError("weights"), "KeyError: 'weights'."),
-    "an index": (IndexError("list index out of range"), "IndexError: list index out of range."),
-    "two sentences": (RuntimeError("Shapes differ. A page of advice."), "RuntimeError: Shapes differ."),
+    "one of a class of the user": (OwnError("no overlap"), "OwnError: no overlap"),
+    "a missing key": (KeyError("weights"), "KeyError: 'weights'"),
+    "an index": (IndexError("list index out of range"), "IndexError: list index out of range"),
+    "two sentences": (RuntimeError("Shapes differ. A page of advice."), "RuntimeError: Shapes differ"),
 }
 
 
 @pytest.mark.parametrize("what", ERRORS)
-def test_an_error_of_the_loss_is_named_with_its_kind(tmp_path, what):
+def test_an_error_of_the_loss_is_named_with_its_kind_and_line(tmp_path, what):
     error, text = ERRORS[what]
-    with pytest.raises(UserError, match=rf"^loss: .*found an error: {text}$"):
+    line = r"\(line \d+ of .*test_losses\.py, in loss: raise error\)"
+    with pytest.raises(UserError, match=rf"^loss: .*found an error: {text} {line}\.$") as raised:
         prepared(tmp_path, loss=failing(error))
+    assert raised.value.__cause__ is error
 
 
 @pytest.mark.parametrize("result", [None, 3.0, (1, 2)], ids=str)
@@ -56,6 +69,8 @@ def test_labels_that_the_loss_refuses_are_found_before_anything_is_begun(tmp_pat
     loss = torch.nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(UserError, match=r"^labels: .*from 1 to 3, .*Target 3 is out of bounds"):
         prepared(tmp_path, labels=CLASSES + 1, loss=loss)
+    with pytest.raises(UserError, match=r"^labels: .*refuses that of item 7: OwnError: seven \(line"):
+        prepared(tmp_path, labels=torch.arange(24).remainder(12).float(), outputs=1, loss=refusing)
     with pytest.raises(UserError, match=r"^labels: .*classes are numbered from 0"):
         prepared(tmp_path, labels=CLASSES + 1)
     assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from commanded import mistake
 from ledger_builder import EVENT, record
 from mutants.stub import releases_seen
 from own_package import LAW
@@ -105,6 +106,30 @@ def test_no_epsilon_is_computed_where_it_is_not_installed(tmp_path, monkeypatch)
         assert "damaged" not in str(refused.value)
 
 
+def test_an_error_of_a_law_ends_a_command_with_its_line(tmp_path, installed, capsys):
+    ledger = tmp_path / "run.jsonl"
+    record(ledger, event=replace(EVENT, kind=kind_of("signs").hiding(EVENT.kind, 1)))
+    uninstall()
+    installed.write_text(installed.read_text() + BROKEN)
+    message = mistake(capsys, "ledger", ledger)
+    assert "in the package my_laws, found OwnError: no losses (line" in message
+    assert f"{installed}, in losses: raise OwnError('no losses'))" in message
+
+
+BROKEN = """
+
+class OwnError(Exception):
+    pass
+
+
+def losses(self, *_):
+    raise OwnError('no losses')
+
+
+Signs.losses = losses
+"""
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -117,6 +142,7 @@ def test_no_epsilon_is_computed_where_it_is_not_installed(tmp_path, monkeypatch)
         ("class Signs(NoisySum)", "class Signs", "subclass of"),
         ("import NoisySum", "import Kind as NoisySum", "every abstract method"),
         ("import NoisySum", "import Absent", "cannot be imported"),
+        ("@dataclass(frozen=True)\n", "1 / 0\n", r"cannot be imported: ZeroDivisionError: .*: 1 / 0\)"),
     ],
 )
 def test_a_law_without_what_it_must_have_is_refused(installed, old, new, expected):
