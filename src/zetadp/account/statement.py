@@ -40,6 +40,7 @@ from zetadp.accounting.composition import Exposure
 from zetadp.accounting.events import NodeHistory
 from zetadp.accounting.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, NoiseSource, Unit
 from zetadp.base.epsilon import FALSE_ALARMS, rounded_up
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import write_json, write_text
 from zetadp.base.templates import template
 from zetadp.base.validation import UserError
@@ -77,6 +78,13 @@ class Statement(dict[str, Any]):
         """Write the statement as JSON, and in words."""
         write_json(file, self)
         write_text(text, self.text)
+
+    def seal(self, run: RunFolder, card: str | None = None) -> None:
+        """Write the statement of a finished run, and its model's card if it has one, and seal the run's files."""
+        self.write(run.privacy, run.text)
+        if card is not None:
+            write_text(run.card, card)
+        run.write_seal()
 
     def __str__(self) -> str:
         return str(self["statement"])

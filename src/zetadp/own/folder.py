@@ -199,8 +199,7 @@ class PrivateFolder:
         if not self.run.seal.exists():
             statement = self.statement
             files.seal_ledger(self.run.ledger)
-            statement.write(self.run.privacy, self.run.text)
-            self.run.write_seal()
+            statement.seal(self.run)
         files.finish()
         settle([self.ledger, *self.path.rglob("*"), self.path])
 

@@ -10,7 +10,7 @@ import pandas as pd
 from zetadp.account.ledger import LostError, read_ledger
 from zetadp.account.statement import account_run
 from zetadp.base.runfolder import RunFolder
-from zetadp.base.storage import read_json, write_json, write_text, written_whole
+from zetadp.base.storage import read_json, write_json, written_whole
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
 from zetadp.report.modelcard import model_card
@@ -58,11 +58,9 @@ def evaluate_run(
     model = load_model(run.model, pick_device(device))
     _measure(model, plan, run, images, partition, backbone)
     statement = account_run(run.ledger, run.model, name=str(plan.run))
-    statement.write(run.privacy, run.text)
     measured = read_json(run.metrics)
     trained = plan.network.to_json()  # with the taper that follows from the noise
-    write_text(run.card, model_card(measured["run"], trained, statement, measured, cohort, model.words))
-    run.write_seal()
+    statement.seal(run, model_card(measured["run"], trained, statement, measured, cohort, model.words))
 
 
 def check_data(run: RunFolder, account: Path, table: Path, partition: Path) -> None:
