@@ -338,9 +338,9 @@ class Ledger:
         """Return whether the chain had this head during the attempt; if not, lines were cut off or changed since."""
         return head in self._attempt.heads and not self._attempt.closed
 
-    def knew(self, head: str) -> bool:
-        """Return whether the chain had this head during an attempt that is over."""
-        return not self.knows(head) and any(head in attempt.heads for attempt in self.attempts)
+    def ever_knew(self, head: str) -> bool:
+        """Return whether the chain had this head during any attempt, also one that is over."""
+        return any(head in attempt.heads for attempt in self.attempts)
 
     def resume(self, round_number: int, cap: Mapping[str, float] | None = None) -> None:
         """Record that the attempt continues from a checkpoint before ``round_number``, and under which limit."""

@@ -285,7 +285,7 @@ class Hospital:
 
     def _begin(self, ledger: Ledger, request: Request, parts: Assembly) -> None:
         """Refuse if the ledger has lost lines; start a new attempt if the server did and it is permitted."""
-        if request.head and not (ledger.knows(request.head) or ledger.knew(request.head)):
+        if request.head and not ledger.ever_knew(request.head):
             raise _RefusedError(Reason.LEDGER)
         if lost := set(request.seen) - _heads(self.participant.ledger.parent):
             logger.error(

@@ -108,7 +108,7 @@ class ProceduralBrain:
         cerebrum, cerebellum, stem = self._depths(points)
         # Share of a voxel that is not fluid, and share that is neither fluid nor cortex. Every surface reduces both.
         tissue, deep = np.ones(points.shape[1]), np.ones(points.shape[1])
-        for signed, present, half, ribbon in self._surfaces(points, cerebrum, cerebellum, voxel):
+        for signed, present, half, ribbon in self._surfaces(points, cerebrum, cerebellum):
             tissue *= 1 - present * share_covered(signed, half, voxel)
             deep *= 1 - present * share_covered(signed, half + ribbon, voxel)
         core = share_inside(stem, voxel)
@@ -136,7 +136,7 @@ class ProceduralBrain:
         return cerebrum, cerebellum, stem
 
     def _surfaces(
-        self, points: np.ndarray, cerebrum: np.ndarray, cerebellum: np.ndarray, voxel: float
+        self, points: np.ndarray, cerebrum: np.ndarray, cerebellum: np.ndarray
     ) -> list[tuple[np.ndarray, np.ndarray, float, float]]:
         """Return the sheets of fluid: signed distance, presence in [0, 1], half thickness, thickness of the cortex."""
         is_cerebrum = (cerebrum >= cerebellum).astype(float)

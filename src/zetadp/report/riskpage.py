@@ -192,7 +192,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     )
     if risk.guarantee != "none":
         yield Section("Figures", tables=[_candidates_sheet(risk), *_curve_sheets(risk), _odds_sheet(risk)])
-    yield from _attack_sections(risk, evidence)
+    yield from _attack_sections(evidence)
     yield Section("What is not covered", points=does_not_cover(unit, summed=bool(_sums(risk)), rows=rows))
     yield Section(
         "How to check this page",
@@ -240,7 +240,7 @@ def _odds_sheet(risk: Risk) -> Sheet:
     return Sheet("Epsilon and odds", ("δ", "ε", "odds rise at most"), rows, notes)
 
 
-def _attack_sections(risk: Risk, evidence: Evidence) -> Iterator[Section]:
+def _attack_sections(evidence: Evidence) -> Iterator[Section]:
     text = ["The people of this run were not attacked. The bounds above hold if the code works as described."]
     attacks = evidence.tables
     if not attacks and not evidence.pictures:

@@ -81,7 +81,7 @@ class Checkpoint:
 
         Without this check the run would start over and release everything again.
         """
-        if not (ledger.knows(self.ledger_head) or ledger.knew(self.ledger_head)):
+        if not ledger.ever_knew(self.ledger_head):
             raise UserError(
                 f"The ledger {ledger.path} has lost lines: some are missing that it held when the checkpoint {path} "
                 f"was written, after round {self.round}. "

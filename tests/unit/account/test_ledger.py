@@ -160,9 +160,9 @@ def test_a_kept_head_shows_that_lines_were_cut_off_since(path):
         ledger.start(DECLARATION)
         assert ledger.identity != identity
         assert [ledger.knows(head) for head in heads] == [False] * 3
-        assert [ledger.knew(head) for head in heads] == [True, True, False]
+        assert [ledger.ever_knew(head) for head in heads] == [True, True, False]
     with Ledger(path) as ledger:
-        assert [ledger.knew(head) for head in heads] == [True, True, False]
+        assert [ledger.ever_knew(head) for head in heads] == [True, True, False]
     assert heads[1] in read_ledger(path)[0].heads
 
 
