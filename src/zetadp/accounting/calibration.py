@@ -7,11 +7,14 @@ from bisect import bisect_left
 from functools import lru_cache
 
 from zetadp.accounting import gaussian
-from zetadp.accounting.composition import central_limit_mu, central_limit_noise, epsilon
+from zetadp.accounting.composition import TOLERANCE, central_limit_mu, central_limit_noise, epsilon
 from zetadp.accounting.events import MOST_RELEASES
-from zetadp.accounting.kinds import NOISE, NoisySum
+from zetadp.accounting.kinds import NOISE, Kind, NoisySum
+from zetadp.accounting.laws import kind_of
 from zetadp.accounting.masked import MaskedSum
 from zetadp.base.epsilon import check_delta, rounded_up
+from zetadp.base.installed import PackageError
+from zetadp.base.usercode import user_code
 from zetadp.base.validation import UserError, in_range, positive
 
 EPSILONS = (1e-3, 1e3)
@@ -185,3 +188,40 @@ def _rounded_up(value: float) -> float:
 def _next_up(value: float) -> float:
     """Return the next larger number of five significant digits."""
     return _rounded_up(value * (1 + 10.0**-_DIGITS))
+
+
+def kind_in_place_of(noisy_sum: NoisySum, law: str, dimension: int, rounds: int, delta: float) -> Kind:
+    """Return the kind of a law whose releases hide as much as noisy sums, or more (`Kind.hiding`).
+
+    Plans are calibrated for noisy sums, so a law that hides less would break the epsilon after which a run is named.
+    Its own account is therefore compared with that of the noisy sum, before anything is released.
+
+    Parameters
+    ----------
+    noisy_sum, dimension
+        The noisy sum, and the real numbers in a release.
+    law
+        Name of the law.
+    rounds, delta
+        Releases of a node in a run, and the delta of its plan.
+
+    Raises
+    ------
+    PackageError
+        If the law returns no kind with the same sampling probability, or one that costs more.
+    UserCodeError
+        If its code fails.
+    """
+    wrong = f"Expected the law of noise {law} to replace a noisy sum by a release that hides no less, found"
+    advice = "Nothing was released: ask the author of the package."
+    with user_code(f"{wrong} an error: ", f" {advice}"):
+        kind: object = kind_of(law).hiding(noisy_sum, dimension)
+        if not isinstance(kind, Kind) or kind.sampling_probability != noisy_sum.sampling_probability:
+            raise PackageError(f"{wrong} {kind!r:.100} for {noisy_sum!r}. {advice}")
+        cost, allowed = (epsilon({of: rounds}, delta) for of in (kind, noisy_sum))
+    if cost > allowed * (1 + 2 * TOLERANCE):  # either may be this far above the exact value
+        raise PackageError(
+            f"{wrong} one of epsilon {cost:.4g} in place of {allowed:.4g}, over {rounds} rounds at delta {delta:g}. "
+            f"{advice}"
+        )
+    return kind

@@ -40,8 +40,10 @@ from zetadp.account.ledger import Ledger
 from zetadp.accounting.events import Event, sampling_probability
 from zetadp.accounting.masked import MaskedSum
 from zetadp.accounting.seeded_noise import mean_with_noise, scaled_normal
+from zetadp.base.installed import PackageError
 from zetadp.base.randomness import ByteSource, Purpose, random_bytes, stream
 from zetadp.base.tensors import for_device, to_device
+from zetadp.base.usercode import user_code
 from zetadp.mechanism.exact import rounded_normal
 from zetadp.mechanism.grid import Grid, from_grid
 
@@ -247,7 +249,7 @@ class NodeMechanism:
         if self.grid is None:
             if noise is not None:
                 return mean_with_noise(clipped_sum, noise, event.expected)
-            return event.kind.sample(clipped_sum, event.clip, event.expected, self._noise_stream(event, again))
+            return _sampled(event, clipped_sum, self._noise_stream(event, again))
         source = self._byte_source(event, again)
 
         def noisy(part: Tensor) -> Tensor:
@@ -280,6 +282,23 @@ class NodeMechanism:
         kind = event.kind
         sigma = kind.share if isinstance(kind, MaskedSum) else kind.noise_multiplier
         return rounded_normal(size, self.grid.noise_scale(sigma), source=source)
+
+
+def _sampled(event: Event, clipped_sum: Tensor, generator: np.random.Generator) -> Tensor:
+    """Return a release of a kind with noise from a seeded generator; refuse what an installed law must not return."""
+    law = event.kind.law
+    with user_code(f"Expected a release by the law of noise {law}, found an error: "):
+        sample = event.kind.sample(clipped_sum, event.clip, event.expected, generator)
+    if event.kind.gaussian:
+        return sample
+    alike = isinstance(sample, Tensor) and (sample.shape, sample.dtype) == (clipped_sum.shape, clipped_sum.dtype)
+    if not alike or not torch.isfinite(sample).all():
+        kind = f"{tuple(sample.shape)} of {sample.dtype}" if isinstance(sample, Tensor) else type(sample).__name__
+        raise PackageError(
+            f"Expected a release of {len(clipped_sum)} finite numbers of type float32 by the law of noise {law}, found "
+            f"{'some that are not finite' if alike else kind}. Ask the author of the package."
+        )
+    return sample
 
 
 def drawn_positions(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:

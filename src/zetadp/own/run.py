@@ -21,7 +21,6 @@ from zetadp.base.calls import checked_calls
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import check_writable, private_files, writing
 from zetadp.base.tensors import keep_freed_memory
-from zetadp.base.usercode import user_code
 from zetadp.base.validation import UserError, checked_path
 from zetadp.own.evaluation import Evaluation, measure
 from zetadp.own.folder import PrivateFolder, take_weights
@@ -287,8 +286,8 @@ class PrivateRun:
         if self._stop is not None and done < rounds:
             # A round that is repeated after an interruption is judged as it was the first time: without later ones.
             history = self.history
-            with user_code("stop: Expected a rule that takes the history, found an error: "):
-                ends = bool(self._stop(history[history["round"] <= done]))
+            # An exception of the rule passes as it is: a search over settings may end a run by one of its own.
+            ends = bool(self._stop(history[history["round"] <= done]))
         last = ends or done == rounds
         self._rounds.report(done, last=last)
         if ends:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from zetadp.account.declaration import Declaration
 from zetadp.account.ledger import Ledger
+from zetadp.accounting.calibration import kind_in_place_of
 from zetadp.accounting.kinds import NoisySum
-from zetadp.accounting.laws import kind_of
 from zetadp.accounting.masked import LEAST_STEPS
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import use_float32
@@ -27,6 +27,7 @@ from zetadp.training.plan import Plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.round import Phase
 from zetadp.training.server import HeadReceiver, Receiver, Server
+from zetadp.training.settings import GAUSSIAN
 from zetadp.training.task import Classification, Task, task_of
 
 
@@ -114,8 +115,10 @@ class Assembly:
     def mechanism(self, name: str, entropy: int, ledger: Ledger) -> NodeMechanism:
         """Return a node's mechanism: exact with noise from the operating system, otherwise seeded with ``entropy``."""
         event, exact = self.plan.event(name, 0), self.plan.protects_people
-        if not exact and isinstance(event.kind, NoisySum) and event.kind.private:
-            event = replace(event, kind=kind_of(self.plan.training.mechanism).hiding(event.kind, self.phase.message))
+        law, delta = self.plan.training.mechanism, self.plan.delta
+        if law != GAUSSIAN and isinstance(event.kind, NoisySum) and event.kind.private:
+            kind = kind_in_place_of(event.kind, law, self.phase.message, self.plan.training.rounds, delta)
+            event = replace(event, kind=kind)
         return NodeMechanism(
             event,
             ledger=ledger,

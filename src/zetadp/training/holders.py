@@ -127,9 +127,9 @@ class LocalHolders:
             entropy, draws = secrets.randbits(128), None
         else:
             entropy, draws = plan.entropy(_repeat(plan, ledger, keyed)), {"plan": plan.seeding, "data": keyed}
+        mechanisms = [self.parts.mechanism(node.name, entropy, ledger) for node in plan.nodes]
         new = Checkpoint(0, keyed, {}, no_history(self.parts.task), "", secret=secret.name)
         run = files.begin(new, ledger, declaration, self.receiver, draws)
-        mechanisms = [self.parts.mechanism(node.name, entropy, ledger) for node in plan.nodes]
         self.nodes = [*map(Node, mechanisms, self.units)]
         # Messages that cannot be computed again must be stored: a repeated round would be a second release.
         self.outbox = Outbox(ledger, files.messages if self.parts.grid is not None else None)

@@ -54,15 +54,20 @@ def uninstall() -> None:
     sys.modules.pop("my_laws", None)
 
 
-def test_it_trains_and_every_page_cites_its_proof(tmp_path):
+def trained(ledger: Path) -> None:
+    """Train by the law that the page's configuration names."""
     mechanism = yaml.safe_load(LAW.blocks("yaml")[0])["training"]["mechanism"]
     nodes = (NodeConstants("a", 6, 3), NodeConstants("b", 6, 3))
     run = RunName("tiny", "federated", Target(8), 0)
     plan = make_plan(Plan(run, TINY, TrainingSettings(3, mechanism=mechanism), nodes, task=CLASSIFICATION))
     units = [items_of([[record] for record in own], CLASSES) for own in (range(6), range(6, 12))]
+    train(LocalHolders(plan, records(12), units), RunFiles(ledger, ledger.with_name("checkpoint")))
+
+
+def test_it_trains_and_every_page_cites_its_proof(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     with releases_seen() as sent:
-        train(LocalHolders(plan, records(12), units), RunFiles(ledger, tmp_path / "checkpoint"))
+        trained(ledger)
     assert len(sent) == 6
     assert all(torch.equal(message.abs(), torch.ones_like(message)) for _, message in sent)
 
@@ -114,6 +119,34 @@ def test_an_error_of_a_law_ends_a_command_with_its_line(tmp_path, installed, cap
     message = mistake(capsys, "ledger", ledger)
     assert "in the package my_laws, found OwnError: no losses (line" in message
     assert f"{installed}, in losses: raise OwnError('no losses'))" in message
+
+
+NO_REPLACEMENT = {
+    "less noise": ("cls(**{**noisy_sum.values(), 'noise_multiplier': noisy_sum.noise_multiplier / 4})", "of epsilon"),
+    "no noise": ("cls(**{**noisy_sum.values(), 'noise_multiplier': 0.0})", "of epsilon inf in place of 8"),
+    "other draws": ("cls(**{**noisy_sum.values(), 'sampling_probability': 0.1})", "sampling_probability=0.1"),
+    "no kind": ("None", "None for NoisySum"),
+    "an error": ("1 / 0", r"ZeroDivisionError: .* in hiding: return 1 / 0\)"),
+}
+
+
+@pytest.mark.parametrize("what", NO_REPLACEMENT)
+def test_a_law_that_hides_less_than_its_plan_promises_releases_nothing(what, tmp_path, installed):
+    other, expected = NO_REPLACEMENT[what]
+    text = installed.read_text()
+    installed.write_text(text.replace("cls(**noisy_sum.values())", other))
+    assert installed.read_text() != text
+    with pytest.raises(UserError, match=rf"law of noise signs to replace a noisy sum .* found .*{expected}"):
+        trained(tmp_path / "ledger.jsonl")
+    assert not (tmp_path / "ledger.jsonl").exists() or not (tmp_path / "ledger.jsonl").read_text()
+
+
+@pytest.mark.parametrize("change", ["[:3]", ".sum()", ".double()", ".numpy()", " * math.nan", " + 0j"])
+def test_a_release_that_is_not_as_the_sum_is_refused_by_the_name_of_its_law(change, tmp_path, installed):
+    text = installed.read_text().replace("generator).sign()", f"generator){change}")
+    installed.write_text(f"import math\n{text}")
+    with pytest.raises(UserError, match=r"finite numbers of type float32 by the law of noise signs, found "):
+        trained(tmp_path / "ledger.jsonl")
 
 
 BROKEN = """
