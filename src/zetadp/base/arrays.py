@@ -95,8 +95,13 @@ def has_mask(values: Any) -> bool:  # noqa: ANN401  (a user may give anything)
 
 def _plain(values: Tensor, name: str) -> Tensor:
     """Return a tensor as an ordinary one."""
-    if values.layout != torch.strided or values.is_meta:
-        reason, remedy = ("without values", "Load it") if values.is_meta else ("sparse", "Call .to_dense()")
+    if values.layout != torch.strided or values.is_meta or values.is_nested:
+        if values.is_meta:
+            reason, remedy = "without values", "Load it"
+        elif values.is_nested:
+            reason, remedy = "nested", "Call .to_padded_tensor(0)"
+        else:
+            reason, remedy = "sparse", "Call .to_dense()"
         raise UserError(f"{name}: Expected a dense tensor with values, found one that is {reason}. {remedy}.")
     tensor = values.detach().resolve_conj().resolve_neg()
     return (tensor.dequantize() if tensor.is_quantized else tensor).as_subclass(Tensor)

@@ -13,7 +13,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -26,6 +26,8 @@ Settings = TypeVar("Settings")
 
 MAX_PROBLEMS = 50
 """Most problems that a message names."""
+MAX_FILE_NAME = 255
+"""Most bytes of a file's name."""
 MAX_NAME_LENGTH = 100
 """Most characters of a name that another party gives; it becomes part of file names, which have at most 255."""
 
@@ -330,9 +332,12 @@ def checked_name(name: object, what: str) -> str:
 
 
 def checked_path(path: object, what: str) -> Path:
-    """Return the path that an argument names, or raise a `UserError` with the argument's name."""
-    if isinstance(path, str | os.PathLike) and str(path).strip():
-        return Path(str(path))
+    """Return the path that an argument names, with the user's home for ``~``; raise a `UserError` for anything else."""
+    if isinstance(path, str | os.PathLike) and (text := str(path)).strip() and "\0" not in text:
+        with suppress(RuntimeError):  # the home of an unknown user
+            named = Path(text).expanduser()
+            if all(len(os.fsencode(part)) <= MAX_FILE_NAME for part in named.parts):
+                return named
     raise UserError(f"{what}: Expected the path of a file or folder, such as 'runs/mine', found {path!r:.60}.")
 
 

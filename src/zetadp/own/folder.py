@@ -59,8 +59,9 @@ class PrivateFolder:
         path = checked_path(folder, "folder")
         ledgers = path.resolve().parent / "ledgers" if account is None else checked_path(account, "account")
         for argument, candidate in (("folder", path), ("account", ledgers)):
-            if candidate.is_file():
-                raise UserError(f"{argument}: Expected a folder, found the file {candidate}. Choose another name.")
+            for part in (candidate, *candidate.parents):
+                if os.path.lexists(part) and not part.is_dir():
+                    raise UserError(f"{argument}: Expected a folder, found the file {part}. Choose another name.")
         checked_name(path.resolve().name, "folder")
         return cls(path, ledgers)
 

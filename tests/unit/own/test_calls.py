@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,7 +81,14 @@ def test_numbers_of_any_real_type_give_the_same_figures(kind, tmp_path):
     assert prepared(tmp_path, options=options, seed=0).train().state == "finished"
 
 
+def test_a_tilde_is_the_users_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert prepared(Path("~")).folder == tmp_path / "run"
+
+
 WRONG = {
+    "a folder for the file of a model": (lambda folder: zetadp.load(folder, torch.nn.Linear(2, 2)), ""),
     "consent in other words": (lambda _: zetadp.Options(without_noise="yes"), "without_noise"),
     "a metric without records": (lambda folder: prepared(folder).train(metric=len), "metric"),
     "a number for a path": (lambda _: zetadp.Public(**PUBLIC).write(3), "path"),
@@ -92,5 +100,5 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_arguments_of_a_wrong_type_are_refused_by_name(what, tmp_path):
     call, name = WRONG[what]
-    with pytest.raises(zetadp.UserError, match=rf"^{name}: Expected .*found"):
+    with pytest.raises(zetadp.UserError, match=rf"^{name and f'{name}: '}Expected .*found"):
         call(tmp_path)

@@ -194,6 +194,7 @@ WRONG = {
     "large whole numbers": ({"items": np.full((6, 2), 2**24 + 1)}, "items"),
     "without values": ({"items": ITEMS.to("meta")}, "items"),
     "sparse": ({"items": torch.eye(6).to_sparse()}, "items"),
+    "nested": ({"items": torch.nested.nested_tensor([torch.zeros(2)], layout=torch.jagged)}, "items"),
     "empty id": ({"patients": [*IDS[:5], ""]}, "patients"),
     "NaN as id": ({"patients": [*IDS[:5], float("nan")]}, "patients"),
     "one text": ({"patients": "abcdef"}, "patients"),
