@@ -18,7 +18,7 @@ from typing import NamedTuple
 from zetadp.base.validation import UserError, first_sentence
 
 LIBRARY = __name__.partition(".")[0]
-KNOWN = frozenset({LIBRARY, "numpy", "torch", *sys.stdlib_module_names})
+KNOWN = frozenset({LIBRARY, "h5py", "numpy", "pandas", "pydantic", "torch", *sys.stdlib_module_names})
 """Packages whose lines do not show a user where an error of the user's code is."""
 GROUPS = f"{LIBRARY}."
 """Beginning of the groups of entry points by which other packages bring tasks and laws of noise."""
@@ -64,19 +64,32 @@ def failure_of(error: Exception) -> str:
     return _located(error, [frame for frame in _frames(error) if frame.package not in KNOWN])
 
 
-def failure_of_package(error: Exception) -> UserCodeError | None:
-    """Return the error of a package that brings tasks or laws of noise; None if no line of such a package raised it."""
+@contextmanager
+def package_code() -> Iterator[None]:
+    """Turn an exception of a package that brings tasks or laws of noise into a `UserCodeError`, wherever it is called.
+
+    Exceptions that passed no line of such a package pass unchanged.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        if (message := _failure_of_package(error)) is None:
+            raise
+        raise UserCodeError(message) from error
+
+
+def _failure_of_package(error: Exception) -> str | None:
     groups = [group for group in entry_points().groups if group.startswith(GROUPS)]
     packages = {point.module.partition(".")[0] for group in groups for point in entry_points(group=group)}
     frames = [frame for frame in _frames(error) if frame.package in packages - {LIBRARY}]
     if not frames:
         return None
-    failed = UserCodeError(
+    return (
         f"Expected no error in the package {frames[-1].package}, found {_located(error, frames)} Correct the package, "
         "or ask its author."
     )
-    failed.__cause__ = error
-    return failed
 
 
 class _Frame(NamedTuple):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from zetadp.base.logs import NOTICE, Pace, Paced, PlainLines
-from zetadp.base.usercode import UserCodeError, failure_of_package
+from zetadp.base.usercode import UserCodeError, package_code
 from zetadp.base.validation import UserError
 
 PACKAGE = Path(__file__).parents[1]
@@ -75,18 +75,17 @@ def run(
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(snakemake.threads)
     try:
-        main(**typed(main, arguments))
+        with package_code():
+            main(**typed(main, arguments))
     except MemoryError:
         logging.getLogger("zetadp").error(
             "Out of memory in rule %s: give it more (mem_mb) or fewer jobs at once.", snakemake.rule
         )
         sys.exit(1)
-    except Exception as error:
-        if (known := error if isinstance(error, UserError) else failure_of_package(error)) is None:
-            raise
-        logging.getLogger("zetadp").error("%s", known)
-        if isinstance(known, UserCodeError):  # for the author of the code
-            logging.getLogger("zetadp").info("The whole traceback:", exc_info=known)
+    except UserError as error:
+        logging.getLogger("zetadp").error("%s", error)
+        if isinstance(error, UserCodeError):  # for the author of the code
+            logging.getLogger("zetadp").info("The whole traceback:", exc_info=error)
         sys.exit(1)
 
 

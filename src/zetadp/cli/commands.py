@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zetadp.base.logs import JsonLines, PlainLines
-from zetadp.base.usercode import failure_of_package
+from zetadp.base.usercode import package_code
 from zetadp.base.validation import Count, Positive, Share, UserError, shown_lines
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import Alone, ListOfCommands, add_command
@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handler.setFormatter(PlainLines("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
-        options.pop("run")(**options)
+        with package_code():
+            options.pop("run")(**options)
         sys.stdout.flush()
     except UserError as error:
         if options.get("log_json"):  # a collector of logs reads why the process ended as well
@@ -60,11 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 128 + signal.SIGPIPE
         print(f"zetadp: Cannot write the output: {error.strerror}.", file=sys.stderr)
         return 1
-    except Exception as error:
-        if (failure := failure_of_package(error)) is None:
-            raise
-        print(f"zetadp: {shown_lines(str(failure))}", file=sys.stderr)
-        return failure.exit_code
     return 0
 
 

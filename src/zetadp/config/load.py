@@ -19,6 +19,7 @@ from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import CONSENT
 from zetadp.base.reading import read
 from zetadp.base.strict_yaml import parse_yaml
+from zetadp.base.usercode import package_code
 from zetadp.base.validation import UserError, did_you_mean, refuse
 from zetadp.config.experiment import Config, runs_of
 from zetadp.config.sections import (
@@ -35,7 +36,7 @@ from zetadp.config.sections import (
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.training.partition import PartitionSettings, node_sizes
 from zetadp.training.settings import GAUSSIAN, IMAGE
-from zetadp.training.task import Task, pipeline_task_of, settings_class
+from zetadp.training.task import Task, pipeline_task_of
 
 WHERE = "in the configuration"
 Rule = Callable[..., Iterator[str]]
@@ -73,19 +74,13 @@ def load_config(content: Mapping[str, Any]) -> Config:
             sections[section.name] = section.default
         else:
             faults.append(f"{section.name}: expected this section, which has no default; found none.")
-    if "task" in sections and (wrong := _faults_of_settings(sections["task"])):
+    if "task" in sections and (wrong := sections["task"].checked[1]):
         faults += wrong
         del sections["task"]
     refuse([*faults, *contradictions(sections)], WHERE)
     config = Config(**sections)
     refuse(config.faults_of_plans(), WHERE)
     return config
-
-
-def _faults_of_settings(task: TaskSection) -> list[str]:
-    """Return what the task's own class finds wrong with its settings."""
-    kind = settings_class(task.name)  # a rule refuses a task that does not exist
-    return [] if kind is None else read(kind, task.settings, "task.settings").faults
 
 
 def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
@@ -209,7 +204,8 @@ def _source(cohort: CohortSection, task: TaskSection, privacy: Privacy) -> Itera
 def _cohort(cohort: CohortSection, task: TaskSection) -> Iterator[str]:
     """Yield what the task itself finds wrong with the cohort."""
     if (faults := getattr(_task_or_none(task), "cohort_faults", None)) is not None:
-        yield from faults(cohort)
+        with package_code():
+            yield from faults(cohort)
 
 
 @_rule

@@ -13,6 +13,7 @@ from zetadp.account.declaration import Limit
 from zetadp.accounting.threat import MASKED_SUMS, NOISE_SOURCES, NoiseSource, Sums, Threat
 from zetadp.base.epsilon import CONSENT, Delta, Target
 from zetadp.base.reading import described_by, read
+from zetadp.base.usercode import user_code
 from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Share, Spelled, UserError, Within
 from zetadp.nn.settings import DESCENT, FEATURES, OWN, NetworkSettings
 from zetadp.phantom.settings import Simulated
@@ -60,13 +61,25 @@ class TaskSection:
     @cached_property
     def chosen(self) -> Task:
         """The task with these settings; raise `UserError` if it does not exist or refuses them."""
-        kind = settings_class(self.name)
-        if kind is None:
+        if settings_class(self.name) is None:
             return task_of({"name": self.name, **self.settings})
-        task, _, faults = read(kind, self.settings, "task.settings")
+        task, faults = self.checked
         if faults:
             raise UserError(" ".join(faults))
         return cast("Task", task)
+
+    @cached_property
+    def checked(self) -> tuple[object, list[str]]:
+        """The task, and what its own class finds wrong with its settings; nothing is wrong if it is not a dataclass."""
+        kind = settings_class(self.name)
+        if kind is None:
+            return None, []
+        failed = f"task: Expected a task {self.name} with settings of plain types, as JSON has them, found an error: "
+        with user_code(failed, " Correct its package, or ask its author."):
+            task, _, faults = read(kind, self.settings, "task.settings")
+            if not faults:
+                json.dumps(asdict(cast("Any", task)))  # as plans hold it
+        return task, faults
 
     @property
     def planned(self) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from own_package import TASK as PACKAGE
 
 from zetadp.account.book import recorded_runs
@@ -19,6 +21,7 @@ from zetadp.base.runfolder import RunName
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import code_of
+from zetadp.config.load import load_config, overlay
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.provenance import Cohort
 from zetadp.report.tables import collect, per_node, table1
@@ -107,6 +110,31 @@ def test_a_task_whose_package_is_incomplete_names_the_package(tmp_path):
 
 def test_the_installed_package_brings_the_file_of_its_rules():
     assert task_of(TASK).rules.is_file()
+
+
+SETTING = "    features: int = 6"
+FAULTY = {
+    "a type that is not imported": ("    features: 'np.ndarray' = None", "task rotation with settings of plain types"),
+    "a type that JSON does not have": ("    features: Path = Path('x')", "Path is not JSON serializable"),
+    "a function": ("    features: type(print) = print", "task rotation with settings of plain types"),
+    "an error of its own": (f"{SETTING}\n    def __post_init__(self): self[0]", r"TypeError: .*in __post_init__"),
+    "an error about the cohort": (
+        f"{SETTING}\n    def cohort_faults(self, cohort): return cohort[0]",
+        r"in the package my_package, found TypeError: .*in cohort_faults",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTY)
+def test_a_mistake_in_a_task_is_one_message_on_the_configuration(what, tmp_path):
+    new, expected = FAULTY[what]
+    file = tmp_path / "installed/my_package/__init__.py"
+    assert SETTING in file.read_text()
+    file.write_text(file.read_text().replace(SETTING, new))
+    config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
+    overlay(config, yaml.safe_load(PACKAGE.blocks("yaml")[0]))
+    with pytest.raises(UserError, match=expected):
+        load_config(config)
 
 
 def test_two_packages_with_a_task_of_one_name_are_refused(monkeypatch, tmp_path):
