@@ -6,12 +6,11 @@ from pathlib import Path
 
 from zetadp.account.ledger import permitted_attempts, protected_attempts, read_ledger
 from zetadp.account.offers import offer
-from zetadp.accounting.threat import NoiseSource
 from zetadp.base.differences import differences
 from zetadp.base.runfolder import RunFolder
-from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
+from zetadp.training.plan import Plan
 
 
 def check_partition(config: Config, results: Path, ledgers: Path) -> None:
@@ -29,18 +28,24 @@ def check_partition(config: Config, results: Path, ledgers: Path) -> None:
     Raises
     ------
     UserError
-        If the partition has changed and the ledger of a run permits no other attempt.
+        If the partition has changed and the ledger of a run permits no other attempt, or if the plan of such a run
+        cannot be read.
     """
     for name in config.run_names:
         run, ledger = RunFolder(results / name.folder), ledgers / f"{config.name}-{name.label}.jsonl"
         if not (run.plan.exists() and ledger.exists()):
             continue
-        trained, now = read_json(run.plan), config.plan(name).partition
-        if trained["training"]["noise"] != NoiseSource.OS or not trained["nodes"][0]["noise_multiplier"]:
+        try:
+            trained = Plan.read(run.plan)
+        except UserError:
+            if config.privacy.seeded:
+                continue  # it is trained again
+            raise
+        if not trained.protects_people:
             continue
         changed = [
             f"partition.{change.key} (then {change.before}, now {change.now})"
-            for change in differences(trained["partition"], now)
+            for change in differences(trained.partition, config.plan(name).partition)
         ]
         if changed and not _is_permitted(ledger):
             raise UserError(

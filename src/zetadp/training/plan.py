@@ -462,8 +462,12 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a plan's file; raise `UserError` as `from_json` does."""
-        return cls.from_json(read_json(path))
+        """Read a plan's file; raise `UserError` as `from_json` does, with the file."""
+        content = read_json(path)
+        try:
+            return cls.from_json(content)
+        except UserError as error:
+            raise UserError(f"{error} The plan is {path}.", error.key) from error
 
 
 def _values(settings: Any, *left_out: str) -> list[Any]:  # noqa: ANN401  (any frozen dataclass)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,16 @@ def test_hospitals_of_a_finished_run_change_only_with_permission(noise, refused,
         with Ledger(ledger.path) as ledger:
             ledger.permit()
     check_partition(other, results, ledgers)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"format": 3}'])
+def test_a_damaged_plan_of_a_finished_run_is_named(content, tmp_path):
+    config = config_of(11)
+    (name,) = config.run_names
+    run = RunFolder(tmp_path / "results" / name.folder)
+    run.path.mkdir(parents=True)
+    run.plan.write_text(content)
+    with Ledger(tmp_path / "ledgers" / f"{config.name}-{name.label}.jsonl") as ledger:
+        ledger.start(config.plan(name).with_noise(2.0).declaration())
+    with pytest.raises(UserError, match=re.escape(str(run.plan))):
+        check_partition(config, tmp_path / "results", tmp_path / "ledgers")
