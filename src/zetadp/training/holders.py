@@ -109,6 +109,7 @@ class LocalHolders:
         self.outbox: Outbox
         self.progress: Progress
         self._seconds_before = 0.0
+        self._begun = False
 
     def begin(self, ledger: Ledger, files: RunFiles) -> Checkpoint:
         """Continue from the run's checkpoint if there is one; otherwise start a new attempt in the ledger.
@@ -116,8 +117,20 @@ class LocalHolders:
         Returns
         -------
         The state of the run, whose fingerprint is a keyed hash of all that defines it.
+
+        Raises
+        ------
+        UserError
+            If these data holders have trained before and the run has no checkpoint: their network no longer has the
+            starting weights of the plan.
         """
         plan = self.parts.plan
+        if self._begun and not files.checkpoint.exists():
+            raise UserError(
+                f"Expected data holders with the starting weights of {plan.run}, found ones that have trained before. "
+                "Make new ones with LocalHolders: a run continues from its checkpoint, not from a network in memory."
+            )
+        self._begun = True
         if files.cap is not None:
             ledger.before_record = partial(files.cap.check_again, ledger)
         declaration, secret = self.parts.declaration(), Secret.of(files.ledger.parent)

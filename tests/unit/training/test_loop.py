@@ -341,3 +341,14 @@ def test_a_plan_with_too_little_noise_for_its_name_is_not_trained(share, epsilon
     with pytest.raises(UserError, match=f"at most epsilon {epsilon}"):
         train(LocalHolders(bare, records(6), [plan.units(1) for plan in PLANS]), files)
     assert not paths["ledger_path"].exists()
+
+
+def test_data_holders_that_have_trained_begin_no_other_run(tmp_path):
+    """Its ledger would name starting weights that the network no longer has."""
+    plan = Plan(RunName("tiny", "central", Target(math.inf), 0), TINY, SETTINGS, (NodeConstants("a", 6, 3),))
+    plan = replace(plan, task={"name": "classification", "classes": CLASSES, "balanced": True})
+    holders = LocalHolders(plan, records(6), [[[4 * i + j for j in range(4)] for i in range(6)]])
+    train(holders, RunFiles(tmp_path / "a/run.jsonl", tmp_path / "a/checkpoint"))
+    with pytest.raises(UserError, match=r"have trained before.*LocalHolders"):
+        train(holders, RunFiles(tmp_path / "b/run.jsonl", tmp_path / "b/checkpoint"))
+    assert not read_ledger(tmp_path / "b/run.jsonl")
