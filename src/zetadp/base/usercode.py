@@ -55,7 +55,7 @@ def during(step: str) -> Iterator[None]:
     try:
         yield
     except UserCodeError as error:
-        error.args = (f"{error} This was in {step}. What was done before is stored: after a correction, continue.",)
+        error.args = (f"{error} It happened in {step}. Correct the code and run it again: earlier rounds are stored.",)
         raise
 
 
@@ -81,6 +81,7 @@ def package_code() -> Iterator[None]:
 
 
 def _failure_of_package(error: Exception) -> str | None:
+    """Return the message on an exception that passed a line of a package with a task or a law; None for any other."""
     groups = [group for group in entry_points().groups if group.startswith(GROUPS)]
     packages = {point.module.partition(".")[0] for group in groups for point in entry_points(group=group)}
     frames = [frame for frame in _frames(error) if frame.package in packages - {LIBRARY}]

@@ -34,6 +34,7 @@ from zetadp.training.loop import train
 from zetadp.training.plan import Plan
 from zetadp.training.public import Public
 from zetadp.training.settings import Performance
+from zetadp.training.stateless import copied
 from zetadp.training.task import Task
 
 
@@ -311,6 +312,6 @@ def load(path: Path | str, model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
-    network = copy.deepcopy(model)
+    network = copied(model)
     take_weights(network, checked_path(path, "path"))
     return network.eval().requires_grad_(requires_grad=False)
