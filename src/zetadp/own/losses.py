@@ -197,7 +197,7 @@ def _check_labels(losses: Losses, outputs: Tensor, labels: Tensor) -> None:
     def take(indices: Tensor) -> None:
         losses(outputs[indices % len(outputs)], labels[indices.to(labels.device)].to(outputs.device))
 
-    for indices in torch.arange(len(labels)).split(ITEMS_AT_ONCE):
+    for indices in torch.split(torch.arange(len(labels)), ITEMS_AT_ONCE):
         try:
             take(indices)
         except Exception:  # noqa: BLE001  (a user's loss may raise anything)
