@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 CONVERSION = "conversion.tsv"
 """Table next to ``dataset.json``: what became of every file of the source."""
 ASKED = "The options --slices and --spacing ask for other planes."
+"""End of the message on a volume that ends before the planes."""
 
 
 def convert_folder(

@@ -467,7 +467,8 @@ class Plan:
         try:
             return cls.from_json(content)
         except UserError as error:
-            raise UserError(f"{error} The plan is {path}.", error.key) from error
+            error.args = (f"{error} The plan is {path}.",)
+            raise
 
 
 def _values(settings: Any, *left_out: str) -> list[Any]:  # noqa: ANN401  (any frozen dataclass)
