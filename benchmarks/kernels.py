@@ -1,9 +1,10 @@
 """Count the kernels of a private and of a non-private step on a GPU, and the bytes that they move, without a GPU.
 
 Both steps of `benchmarks.step` run on PyTorch's meta device, whose tensors hold no numbers. Each operation that is not
-a view counts as one kernel, which reads its inputs and writes its outputs once. The table has the operations on which
-the private step spends most in addition. The times are those of a memory of 3.5 TB/s, so they are lower bounds:
-convolutions and large matrix products take longer, and so do copies that change the order of axes.
+a view counts as one kernel, which reads its inputs and writes its outputs once. A view whose windows overlap counts as
+the numbers that it is a view of. The table has the operations on which the private step spends most in addition. The
+times are those of a memory of 3.5 TB/s, so they are lower bounds: convolutions and large matrix products take longer,
+and so do copies that change the order of axes.
 
     python -m benchmarks.kernels
     python -m benchmarks.kernels --networks A8a --shapes
@@ -60,13 +61,19 @@ class Kernels(TorchDispatchMode):
                 name = f"{name} {tuple(max((t.shape for t in tensors.values()), key=math.prod))}"
             self.count[name] += 1
             self.bytes[name] += sum(map(moved, tensors.values()))
+            kind = (kwargs or {}).get("dtype")
+            if name.startswith("linalg_vector_norm") and kind not in (None, args[0].dtype):
+                # PyTorch first copies the input to the type of the result, and reads the copy.
+                copied = args[0].numel() * kind.itemsize
+                self.count["copies within norms"] += 1
+                self.bytes["copies within norms"] += 2 * copied
         return result
 
 
 def moved(tensor: Tensor) -> int:
-    """Return the bytes of a tensor. Repeated numbers of an expanded axis count once."""
+    """Return the bytes of a tensor. Numbers that repeat in an expanded axis or in overlapping windows count once."""
     numbers = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
-    return numbers * tensor.element_size()
+    return min(numbers * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
 def counted(take_step: Callable[[], None], *, shapes: bool) -> Kernels:
