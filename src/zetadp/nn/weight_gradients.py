@@ -8,8 +8,8 @@ All kernels give the same numbers up to rounding. The rules:
   reads at most 8 MiB. The saved arithmetic then outweighs the cost of copying the factors into place (measured for 4
   and 20 images per patient, 1 and 2 threads). One call then serves as many patients as there are threads; with one
   patient per call, threads would wait for each other.
-- On a GPU, a convolution takes one batched matrix product for many patients, of the unfolded input. Small calls, one
-  for each patient, would leave the GPU idle.
+- On a GPU, a convolution takes batched matrix products for many patients, of the unfolded input. Small calls, one for
+  each patient, would leave the GPU idle.
 - A matrix product takes one batched matrix product on every device. `zetadp.mechanism.factored` avoids it where
   possible.
 
@@ -81,25 +81,81 @@ def convolution_gradients(
 
 
 def by_unfolding(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool) -> Tensor:
-    """Return the gradients of `convolution_gradients` by batched matrix products of the unfolded input."""
-    inputs, outputs, (kernel, stride, padding) = x.shape[1], gradient.shape[1], geometry
+    """Return the gradients of `convolution_gradients` by batched matrix products of the unfolded input.
+
+    Either all windows are unfolded, or their columns only (`_by_columns`): whatever moves fewer bytes. The factors of a
+    complex product are complex, so that it writes complex gradients.
+    """
+    inputs, outputs = (t.shape[1] // (2 if is_complex else 1) for t in (x, gradient))
+    kernel, stride, padding = geometry
     images = len(x) // patients
-    of_a_patient = images * kernel**2 * inputs * gradient[0, 0].numel() * x.element_size()
+    positions = images * gradient[0, 0].numel()
+    # By columns, the gradient of the output is read more often, and the result is copied into the order of the weight.
+    saved = (kernel - 1) * positions * (kernel * inputs - outputs)
+    columns = stride == 1 and padding < kernel and saved > 2 * kernel**2 * inputs * outputs
+    of_a_patient = kernel ** (1 if columns else 2) * x.shape[1] * positions * x.element_size()
     if of_a_patient > UNFOLDED_BYTES:
         return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
     at_once = max(1, UNFOLDED_BYTES // max(1, of_a_patient))
-    written_out = x.new_empty(patients, outputs, inputs * kernel**2)
-    parts = (torch.split(t, at_once * size) for t, size in ((written_out, 1), (x, images), (gradient, images)))
+    dtype = x.dtype.to_complex() if is_complex else x.dtype
+    order = (kernel, inputs, kernel) if columns else (inputs, kernel, kernel)
+    gradients = x.new_empty(patients, outputs, *order, dtype=dtype)
+    multiply = _by_columns if columns else _by_windows
+    parts = (torch.split(t, at_once * size) for t, size in ((gradients, 1), (x, images), (gradient, images)))
     for target, part, g in zip(*parts, strict=True):
-        patches = functional.pad(part, (padding,) * 4).unfold(2, kernel, stride).unfold(3, kernel, stride)
-        # (patient, image, in, row, column, kernel, kernel): a view, which one copy brings into the order of the
-        # product. Columns come last, as in the image, so that a GPU reads and writes neighbouring numbers together.
-        patches = patches.view(-1, images, *patches.shape[1:])
-        right = patches.permute(0, 2, 5, 6, 1, 3, 4).reshape(len(patches), inputs * kernel**2, -1)
-        left = g.reshape(len(patches), images, outputs, -1).transpose(1, 2).reshape(len(patches), outputs, -1)
-        torch.bmm(left, right.mT, out=target)
-    written_out = written_out.view(patients, outputs, inputs, kernel, kernel)
-    return fold_gradient(written_out) if is_complex else written_out
+        inputs_by_patient, gradients_by_patient = (t.view(len(target), images, *t.shape[1:]) for t in (part, g))
+        multiply(inputs_by_patient, gradients_by_patient, geometry, target)
+    return gradients.transpose(2, 3) if columns else gradients
+
+
+def _by_windows(x: Tensor, gradient: Tensor, geometry: Geometry, target: Tensor) -> None:
+    """Write the gradients of some patients to a target of shape (patient, out, in, kernel, kernel).
+
+    Input and gradient of the output have shape (patient, image, channel, row, column).
+    """
+    kernel, stride, padding = geometry
+    patches = functional.pad(x, (padding,) * 4).unfold(3, kernel, stride).unfold(4, kernel, stride)
+    # A view, which one copy brings into the order of the product. Columns come last, as in the image, so that a GPU
+    # reads and writes neighbouring numbers together.
+    right = _in_order(patches.permute(0, 2, 5, 6, 1, 3, 4), target.dtype)
+    left = _in_order(gradient.transpose(1, 2), target.dtype)
+    torch.bmm(left.flatten(2), right.flatten(4).flatten(1, 3).mH, out=target.flatten(2))
+
+
+def _by_columns(x: Tensor, gradient: Tensor, geometry: Geometry, target: Tensor) -> None:
+    """Write the gradients of `_by_windows` for stride one, with the kernel's rows before the channels of the input.
+
+    Only the kernel's columns are unfolded. The products for different rows of the kernel read the same numbers, from
+    different starts. Images of a patient follow each other, with rows of zeros between them, so that a product takes
+    all of them at once: the padding in the input, and gaps of equal period in the gradient of the output.
+    """
+    (kernel, _, padding), (patients, images, _, rows, columns) = geometry, gradient.shape
+    padded = functional.pad(x, (padding, padding, padding, 0))
+    period = padded.shape[3]
+    right = target.new_empty(patients, target.shape[3], kernel, images * period + kernel - 1, columns)
+    of_images = right[:, :, :, : images * period].view(*right.shape[:3], images, period, columns)
+    _copy(of_images, padded.unfold(4, kernel, 1).permute(0, 2, 5, 1, 3, 4))
+    right[:, :, :, images * period :].zero_()
+    left = target.new_empty(patients, target.shape[1], images, period, columns)
+    _copy(left[:, :, :, :rows], gradient.transpose(1, 2))
+    left[:, :, :, rows:].zero_()
+    factor, shifted = left.flatten(2), right.flatten(3).flatten(1, 2)
+    for row, part in enumerate(target.flatten(3).unbind(2)):
+        torch.bmm(factor, shifted[:, :, row * columns :][:, :, : factor.shape[2]].mH, out=part)
+
+
+def _in_order(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return values of shape (patient, channel, ...) as a contiguous tensor, complex if the type is."""
+    if not dtype.is_complex:
+        return values.contiguous()
+    return _copy(values.new_empty(len(values), values.shape[1] // 2, *values.shape[2:], dtype=dtype), values)
+
+
+def _copy(target: Tensor, values: Tensor) -> Tensor:
+    """Copy values of shape (patient, channel, ...) to a target, which is complex if their channels are stacked."""
+    if target.is_complex():
+        return torch.complex(*values.chunk(2, dim=1), out=target)
+    return target.copy_(values)
 
 
 def _three_pay(x: Tensor, gradient: Tensor, patients: int, kernel: int) -> bool:

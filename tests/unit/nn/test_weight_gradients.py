@@ -81,6 +81,20 @@ def test_every_kernel_gives_what_a_loop_of_ordinary_gradients_gives(
         assert_near(mine, expected, DTYPES[dtype])
 
 
+@pytest.mark.parametrize("channels", [(3, 2), (1, 4)], ids=["by columns", "by windows"])
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_no_bit_of_an_unfolded_gradient_depends_on_other_patients(channels, is_complex):
+    geometry = Geometry(3, 1, 1)
+    inputs, outputs = (count * (2 if is_complex else 1) for count in channels)
+    x, gradient = (random(6, count, 7, 7, dtype=torch.float32, seed=count) for count in (inputs, outputs))
+    expected = by_unfolding(x, gradient, 3, geometry, is_complex=is_complex)
+    for t in (x, gradient):
+        t[2], t[3] = torch.inf, torch.nan  # the images of the second patient
+    found = by_unfolding(x, gradient, 3, geometry, is_complex=is_complex)
+    assert torch.equal(found[[0, 2]], expected[[0, 2]])
+    assert found[1].isnan().all()
+
+
 # Other layers in one pass: the gradients of a plain loop, or the slower way where a pass cannot have them.
 
 UNITS, ITEMS = 3, 2
