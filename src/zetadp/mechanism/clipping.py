@@ -9,29 +9,32 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from zetadp.base.tensors import index_device, to_device
 from zetadp.mechanism.contributions import Contribution, Contributors
-from zetadp.mechanism.factored import Factored
+from zetadp.mechanism.factored import ROUNDING, Factored
 from zetadp.mechanism.grid import BLOCK, BLOCK_ELSEWHERE, EXACT_SUM, Grid, whole_steps
 
 logger = logging.getLogger(__name__)
 
 # Rounding must never make a clipped gradient longer than B, so the factor is rounded down by 16 * 2**-24. The errors of
 # float32 are smaller: 13 * 2**-24 in the norm (`SHORT`), 2**-24 in the factor, and 2**-24 in its product with the
-# gradient.
+# gradient. Norms from other devices are upper bounds already (`_bounds_of_norms`).
 ROUNDED_DOWN = 1 - 2.0**-20
 SHORT = 24
 """Numbers whose squares a CPU adds in float32. In any order, the error of their norm is at most 13 * 2**-24."""
 SMALLEST = 1e-9
 """Below this norm, the squares of relevant numbers may be too small for float32."""
+LONG = 128
+"""Numbers whose squares another device adds in float32."""
 COLUMNS = 1 << 16
 """Numbers of one patient in one call where norms are taken in float64, on a CPU."""
 COLUMNS_ELSEWHERE = 1 << 20
@@ -70,7 +73,8 @@ def clip_factors(gradients: Sequence[Tensor | Factored], bound: float | None) ->
     -------
     factors, finite
         float32 factors in [0, 1] of shape (patient,), and a boolean tensor of that shape. Factor and boolean are zero
-        if the gradient is not finite, or so long that its factor would be too small for float32.
+        if the gradient is not finite, or so long that its factor would be too small for float32, or on a GPU its squares too
+    large.
     """
     norms = _norms(gradients)
     factors = torch.ones_like(norms) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
@@ -97,20 +101,38 @@ def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
     On a CPU, converting every number to float64 takes longer than reading it. Squares are therefore added in float32 in
     small groups. The error is smaller than the amount by which clipping factors are rounded down. The groups' norms are
     combined in float64. If this is not exact enough for a patient, only that patient's norm is computed again, so no
-    norm depends on other patients.
+    norm depends on other patients. A GPU would have to wait for that answer, so there the result is an upper bound.
     """
-    if all(g.device.type == "cpu" and g.dtype == torch.float32 for g in gradients):
-        parts = []
-        for g in gradients:
-            whole = g.shape[1] - g.shape[1] % SHORT
-            blocks, rest = g[:, :whole].reshape(len(g), whole // SHORT, SHORT), g[:, whole:]
-            parts += [torch.linalg.vector_norm(blocks, dim=2) if whole else blocks.flatten(1), rest]
-        norms = _row_norms(parts)
-        enough = (norms > SMALLEST) & torch.isfinite(norms)
-        if bool(enough.all()):
-            return norms
-        return torch.where(enough, norms, _precise_norms(gradients))
-    return _precise_norms(gradients)
+    if any(g.dtype != torch.float32 for g in gradients):
+        return _precise_norms(gradients)
+    if gradients[0].device.type != "cpu":
+        return _bounds_of_norms(gradients)
+    norms = _row_norms([part for g in gradients for part in _short_norms(g, SHORT)])
+    enough = (norms > SMALLEST) & torch.isfinite(norms)
+    if bool(enough.all()):
+        return norms
+    return torch.where(enough, norms, _precise_norms(gradients))
+
+
+def _short_norms(gradient: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the norms of every ``size`` numbers of each patient, taken in float32, and the numbers that remain."""
+    whole = gradient.shape[1] - gradient.shape[1] % size
+    blocks, rest = gradient[:, :whole].reshape(len(gradient), whole // size, size), gradient[:, whole:]
+    return torch.linalg.vector_norm(blocks, dim=2) if whole else blocks.flatten(1), rest
+
+
+def _bounds_of_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return upper bounds on the norms of `_written_norms`, without a copy in float64 and without asking the device.
+
+    With u = 2**-24, a sum of n squares in float32 has, in any order, a relative error of at most n u, and its root half
+    of that, besides its own rounding. Squares below 2**-126 may be lost. Where squares exceed the range of float32, for
+    numbers of about 2**64, the bound is infinite.
+    """
+    numbers = sum(g.shape[1] for g in gradients)
+    parts = torch.cat([part for g in gradients for part in _short_norms(g, LONG)], dim=1)
+    norms = torch.linalg.vector_norm(parts, dim=1, dtype=torch.float64)
+    bounds: Tensor = norms * (1 + (LONG / 2 + 8) * ROUNDING) + math.sqrt(numbers) * 2.0**-63
+    return bounds
 
 
 def _precise_norms(gradients: Sequence[Tensor]) -> Tensor:
@@ -169,11 +191,12 @@ def clipped_sums(
         to_device(items, destination) for destination in (index_device(contributors.inputs), device)
     )
     counted = torch.zeros((), dtype=torch.int64, device=device)
+    factored = grid is None and contributors.members is None
+    in_bags = factored and device.type != "cpu"
     start = 0
     while start < len(items):
         part = slice(start, start + patients_at_once)
         try:
-            factored = grid is None and contributors.members is None
             weights, keys = (
                 None if tensor is None else tensor[part] for tensor in (contributors.weights, contributors.keys)
             )
@@ -190,12 +213,15 @@ def clipped_sums(
         factors, finite = clip_factors(rows, bound)
         # Zero times infinity is not zero, so the values are replaced too. Checking first would make a GPU wait.
         if device.type != "cpu" or not finite.all():
-            rows = [
-                row.cleaned(finite) if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0)
-                for row in rows
-            ]
             counted += (~finite).sum()
-        if grid is None and contributors.members is None:
+            if not in_bags:
+                rows = [
+                    row.cleaned(finite) if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0)
+                    for row in rows
+                ]
+        if in_bags:
+            _add_in_bags(sums, sizes, rows, factors, finite, node_of[part], groups[part])
+        elif factored:
             _add_clipped(sums, sizes, rows, factors, node_of[part])
         else:
             written = cast("list[Tensor]", rows)  # no part is factored here
@@ -240,14 +266,58 @@ def _add_clipped(
     Patients of one node usually follow each other, and each sequence of them is one matrix product. No gradient is read
     for a node to which it does not belong.
     """
-    stop = 0
-    for node, neighbours in groupby(nodes):
-        rows = slice(stop, stop := stop + len([*neighbours]))
+    for node, rows in _neighbours(nodes):
         for total, g in zip(torch.split(sums[node], list(sizes)), gradients, strict=True):
             if isinstance(g, Factored):
                 g[rows].add_to(total, factors[rows])
             else:
                 total.unsqueeze(0).addmm_(factors[None, rows], g[rows])
+
+
+def _add_in_bags(
+    sums: Tensor,
+    sizes: Sequence[int],
+    gradients: Sequence[Tensor | Factored],
+    factors: Tensor,
+    finite: Tensor,
+    nodes: Sequence[int],
+    groups: Tensor,
+) -> None:
+    """Add scaled gradients to the sums of their nodes as `_add_clipped` does, with few kernels, as a GPU needs.
+
+    One kernel adds up a parameter's gradients for all nodes. The patients of a node are a bag; no gradient is read for
+    a node to which it does not belong. Gradients that are not finite, which need not be replaced, are in a bag that is
+    dropped.
+
+    Parameters
+    ----------
+    sums, sizes, gradients, factors, nodes
+        As in `_add_clipped`.
+    finite
+        Which patients' gradients can be used, shape (patient,).
+    groups
+        The nodes again, on the device of the sums.
+    """
+    within = slice(min(nodes), max(nodes) + 1)
+    bags, order = torch.where(finite, groups, -1).sort(stable=True)
+    starts = torch.searchsorted(bags, torch.arange(within.start, within.stop, device=bags.device))
+    starts = functional.pad(starts, (1, 0))  # the bag that is dropped comes first
+    scale = factors[order]
+    for totals, g in zip(torch.split(sums, list(sizes), dim=1), gradients, strict=True):
+        if isinstance(g, Factored):
+            cleaned = g.cleaned(finite)
+            for node, rows in _neighbours(nodes):
+                cleaned[rows].add_to(totals[node], factors[rows])
+        else:
+            added = functional.embedding_bag(order, g, starts, mode="sum", per_sample_weights=scale)
+            totals[within].add_(added[1:])
+
+
+def _neighbours(nodes: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    """Return each sequence of patients who follow each other at one node: the node, and their positions."""
+    stop = 0
+    for node, neighbours in groupby(nodes):
+        yield node, slice(stop, stop := stop + len([*neighbours]))
 
 
 def _add_members(sums: Tensor, values: Tensor, groups: Tensor, members: Tensor, start: int) -> None:

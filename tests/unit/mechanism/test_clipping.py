@@ -32,6 +32,39 @@ def test_norms_hold_their_digits_wherever_float32_squares_leave_its_range(size, 
     assert (lengths >= bound * (1 - 2 * 2.0**-20)).all()
 
 
+@pytest.mark.parametrize("size", [1, 127, 128, 300, 100_001])
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-21, 1e-13, 1.0, 1e13, 1e17, 1e21])
+def test_norms_on_a_gpu_are_never_too_small(size, scale):
+    values = torch.randn(3, size, generator=torch.Generator().manual_seed(size)) * scale
+    values[1] = scale
+    bounds = clipping._bounds_of_norms([values, values[:, :5]])
+    expected = torch.cat((values, values[:, :5]), dim=1).double().norm(dim=1)
+    assert (bounds >= expected).all()
+    if 1e-9 < scale < 1e18:  # elsewhere float32 cannot hold the squares
+        assert (bounds <= expected * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("nodes", [[0, 0, 1, 1, 1, 3], [3, 1, 3, 2, 1, 2], [2] * 6])
+@pytest.mark.parametrize("out", [[], [1], [0, 2, 5], [*range(6)]], ids=len)
+def test_bags_have_the_sums_of_the_processor_without_gradients_that_are_not_finite(nodes, out):
+    random = torch.Generator().manual_seed(0)
+    sizes, factors = (6, 16, 1), torch.rand(6, generator=random)
+    left, right = (torch.randn(6, 2, 4, generator=random) for _ in range(2))
+    rows = [torch.randn(6, sizes[0], generator=random), Factored(left, right), torch.randn(6, 1, generator=random)]
+    finite = torch.ones(6, dtype=torch.bool)
+    finite[out], factors[out] = False, 0.0
+    found, expected = torch.zeros(2, 5, sum(sizes))
+    cleaned = [row.cleaned(finite) if isinstance(row, Factored) else row * finite[:, None] for row in rows]
+    clipping._add_clipped(expected, sizes, cleaned, factors, nodes)
+    rows[0][out], left[out], rows[2][out] = torch.inf, torch.nan, torch.nan
+    for _ in range(2):  # sums of an earlier pass remain
+        clipping._add_in_bags(found, sizes, rows, factors, finite, nodes, torch.tensor(nodes))
+    torch.testing.assert_close(found, 2 * expected)
+    left_out = [number not in {node for patient, node in enumerate(nodes) if patient not in out} for number in range(5)]
+    assert not found[left_out].any()
+    assert found[~torch.tensor(left_out)].any(dim=1).all()
+
+
 @pytest.fixture
 def passes(monkeypatch):
     """Sizes of the passes, and the most patients for which there is memory."""
