@@ -61,7 +61,8 @@ def mean_with_noise(clipped_sum: Tensor, noise: Tensor, expected: float) -> Tens
     clipped_sum, expected
         As in `noisy_mean`.
     noise
-        Noise that `scaled_normal` returned for this sum alone. On a CPU it becomes the result.
+        Noise that `scaled_normal` returned for this sum alone, or a copy of it on the device of the sum. On a CPU it
+        becomes the result.
     """
     if clipped_sum.device.type != "cpu":
         return (clipped_sum + to_device(noise, clipped_sum.device)) / expected

@@ -15,8 +15,10 @@ import ctypes
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,30 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
+
+
+@contextmanager
+def side_stream(device: torch.device) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+    """Let other threads copy to a GPU in the block without delaying its work, and let later work wait for the copies.
+
+    Yields
+    ------
+    A function. A thread copies in the context that the function returns, which does nothing on other devices.
+    """
+    if device.type != "cuda":
+        yield nullcontext
+        return
+    main, side = torch.cuda.current_stream(device), _side_stream(device)
+    # Copies may reuse memory that earlier work still reads.
+    side.wait_stream(main)
+    yield lambda: torch.cuda.stream(side)
+    main.wait_stream(side)
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the same stream of a device each time: PyTorch keeps the freed memory of each stream apart."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def index_device(inputs: Any) -> torch.device:  # noqa: ANN401  (a tensor, or looked up)

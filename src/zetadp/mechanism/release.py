@@ -27,6 +27,7 @@ Applications, with the noise of its eq. 2. ``torch.randn`` with a complex dtype 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -165,7 +166,7 @@ class NodeMechanism:
         return stream(self.seed, purpose, self.node_index, round_number)
 
     def draw_ahead(self, round_number: int, size: int, device: torch.device, *, again: int = 0) -> None:
-        """Draw the noise of one release before its sum is known, for instance while a GPU computes the sum.
+        """Draw the noise of one release before its sum is known, while a GPU computes the sum, and copy it there.
 
         It is the noise that `release` would draw, since Gaussian noise depends on no data. It serves that release or
         none: `release` takes it away, and any other noise that was drawn ahead is dropped here. Noise without a release
@@ -191,6 +192,9 @@ class NodeMechanism:
         else:
             noise = for_device(size, torch.int64, device)
             noise.numpy()[:] = self._integers(event, size, self._byte_source(event, again))
+        if device.type == "cuda":
+            with suppress(torch.OutOfMemoryError):  # sums that need all memory: the release then copies the noise
+                noise = to_device(noise, device)
         self._ahead = (event, again, size), noise
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:

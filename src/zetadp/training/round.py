@@ -23,7 +23,7 @@ from torch.func import functional_call
 
 from zetadp.accounting.masked import MaskedSum
 from zetadp.base.randomness import Purpose
-from zetadp.base.tensors import Layout, to_device
+from zetadp.base.tensors import Layout, side_stream, to_device
 from zetadp.base.usercode import user_code
 from zetadp.mechanism.clipping import ClippedSums, clipped_sums
 from zetadp.mechanism.contributions import (
@@ -314,7 +314,7 @@ def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) 
 def noise_meanwhile(
     mechanisms: Sequence[NodeMechanism], number: int, size: int, device: torch.device, *, again: int = 0
 ) -> Iterator[None]:
-    """Draw the noise of a round in other threads while the block computes its sums on a GPU.
+    """Draw the noise of a round in other threads, and copy it to a GPU, while the block computes its sums there.
 
     The block ends when the noise is drawn. On a CPU nothing is drawn ahead: the sums need all threads. Nodes whose
     noise would exceed `AHEAD_BYTES` draw theirs when they release.
@@ -334,15 +334,20 @@ def noise_meanwhile(
         yield
         return
     nodes = mechanisms[: AHEAD_BYTES // (size * torch.int64.itemsize)]
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        futures = [pool.submit(node.draw_ahead, number, size, device, again=again) for node in nodes]
+    with side_stream(device) as copying, ThreadPoolExecutor(torch.get_num_threads()) as pool:
+
+        def draw(node: NodeMechanism) -> None:
+            with copying():
+                node.draw_ahead(number, size, device, again=again)
+
+        futures = [pool.submit(draw, node) for node in nodes]
         yield
     for future in futures:
         future.result()
 
 
 AHEAD_BYTES = 1 << 30
-"""Most bytes of noise in the processor's memory that are drawn before their sums are known."""
+"""Most bytes of noise that are drawn before their sums are known."""
 CHEAP = 1 << 14
 """If a pass holds at least this many items, to compute all units is cheaper than one pass for each drawn unit."""
 PASS_BYTES, PASS_BYTES_ELSEWHERE = 1 << 29, 1 << 32

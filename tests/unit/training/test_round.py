@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ from training_builder import CLASSES, SIZE, TINY, network, records
 import zetadp.training.round as rounds
 from zetadp.account.ledger import Ledger, read_ledger
 from zetadp.accounting import seeded_noise
-from zetadp.base.tensors import Layout
+from zetadp.base.tensors import Layout, side_stream
 from zetadp.base.validation import UserError
 from zetadp.mechanism.grid import Grid
 from zetadp.mechanism.release import NodeMechanism
@@ -100,6 +102,33 @@ def test_noise_drawn_while_sums_are_computed_has_the_same_bits(tmp_path, monkeyp
     assert torch.equal(*found)
     assert len(drawn_late) == 5 * (2 - nodes_ahead)
     assert len(found[0].flatten(0, 1).unique(dim=0)) == 8
+
+
+def test_copies_to_a_gpu_come_after_earlier_work_and_before_later_work(monkeypatch):
+    """By names of CUDA's streams, without a GPU."""
+    done, made = [], []
+
+    class Stream:
+        def __init__(self, name: object) -> None:
+            self.name = name
+
+        def wait_stream(self, other: Stream) -> None:
+            done.append(f"{self.name} waits for {other.name}")
+
+    @contextmanager
+    def working_in(stream: Stream) -> Iterator[None]:
+        done.append(f"copies in {stream.name}")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: made.append("side") or Stream("side"))
+    monkeypatch.setattr(torch.cuda, "stream", working_in)
+    device = torch.device("cuda", 63)
+    for _ in range(2):
+        with side_stream(device) as copying, copying():
+            pass
+    assert done == 2 * ["side waits for main", "copies in side", "main waits for side"]
+    assert made == ["side"]
 
 
 def test_noise_that_cannot_be_drawn_again_needs_a_store(ledger):
