@@ -4,13 +4,14 @@
     PYTHONPATH=src python -m benchmarks.gpu --output FOLDER --parts step paper
     PYTHONPATH=src python -m benchmarks.gpu --output FOLDER --device cpu --short    # try the program itself
 
-The parts run one after the other. One that fails, or exceeds its time, does not stop the others. After ``--seconds`` no
-further part begins. FOLDER receives
-``results.json`` after every part, and at the end ``results.csv``, the table that is also printed. ``log.txt`` has the
-output of other programs, ``profile.txt`` the kernels of a step. The parts are:
+The parts run one after the other. One that fails, or exceeds its time, does not stop the others, but the exit code is
+then 1. After ``--seconds`` no further part begins. FOLDER receives ``results.json`` after every part, and at the end
+``results.csv``, the table that is also printed. ``log.txt`` has the output of other programs, ``profile.txt`` the
+kernels of a step. The parts are:
 
 - ``step``: the ratio of a private step to the fastest non-private one (`benchmarks.step`), 264 patients at 11 nodes;
-- ``breakdown``: the same step with noise drawn after the sums, without noise, and with one thread, and its kernels;
+- ``breakdown``: the same step with noise drawn after the sums, without noise, and with one thread, its kernels, and the
+  matrix products of its gradients, complex and stacked;
 - ``paper``: seconds of a round of the network of papers/complex_mri, with its whole training loop;
 - ``user``: a network of ordinary layers through `zetadp.private`;
 - ``head``: seconds of a round of the default's head, on random features of the same shape;
@@ -35,6 +36,7 @@ import time
 import traceback
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -67,10 +69,12 @@ ROOT = Path(__file__).parents[1]
 HOSPITALS, PATIENTS, IMAGES, CLASSES, SIDE = 11, 44, 80, 4, 32
 PAPER = NetworkSettings(widths=(32, 64, 128), convolutions=2, head="hidden", hidden=128, groups=16)
 HEAD = NetworkSettings("head", "study", components=64, taper=1.0)
+PRODUCTS = ((32, 96, 4224), (64, 192, 1088), (128, 1152, 256))
+"""Complex outputs, unfolded inputs and positions of the second convolution of each block of A8a (`by_unfolding`)."""
 WARM = 3
 """Rounds that do not count: they load kernels and request memory."""
 LIMITS = {"step": 130, "breakdown": 50, "paper": 80, "user": 60, "head": 30, "tests": 80}
-"""Most seconds of each part."""
+"""Most seconds of each part, unless it is short."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,21 @@ class Machine:
     threads: int
     short: bool
     folder: Path
+
+    @property
+    def images(self) -> int:
+        """Images of a patient of a federation."""
+        return CLASSES if self.short else IMAGES
+
+    @property
+    def paper(self) -> NetworkSettings:
+        """The paper's network."""
+        return replace(PAPER, widths=(2, 2, 2), hidden=2, groups=1) if self.short else PAPER
+
+    @property
+    def side(self) -> int:
+        """Side of the square images."""
+        return 8 if self.short else SIDE
 
     def row(self, quantity: str, value: float, unit: str, device: str | None = None) -> dict[str, Any]:
         """Return a line of the table."""
@@ -124,7 +143,7 @@ def measure_step(machine: Machine) -> Rows:
     """Yield times and ratios of both networks of `benchmarks.step`."""
     for network, processes in (("pooled", 1),) if machine.short else (("A8a", 3), ("pooled", 2)):
         output = machine.folder / f"step-{network}.csv"
-        case, seconds = ("24x4", "0.1") if machine.short else ("264x4", "1")
+        case, seconds = ("6x4", "0.1") if machine.short else ("264x4", "1")
         options = {
             "--cases": case,
             "--networks": network,
@@ -148,7 +167,7 @@ def measure_step(machine: Machine) -> Rows:
 
 def measure_breakdown(machine: Machine) -> Rows:
     """Yield times of a step of A8a with parts left out, and write its kernels."""
-    patients = 24 if machine.short else 264
+    patients = 6 if machine.short else 264
     bench = step.Bench.make(step.NETWORKS["pooled" if machine.short else "A8a"], patients, 4, machine.device)
     chunk = bench.pass_size()
     silent = [
@@ -174,6 +193,9 @@ def measure_breakdown(machine: Machine) -> Rows:
             yield machine.row(f"{name}, {threads} threads", 1e3 * float(np.median(seconds)), "ms")
     torch.set_num_threads(machine.threads)
     yield machine.row("images in a pass", chunk, "")
+    for shape in PRODUCTS:
+        for kind, milliseconds in times_of_products(machine, patients, *shape).items():
+            yield machine.row(f"{kind} products, {' x '.join(map(str, shape))}", milliseconds, "ms")
     if machine.device.type == "cuda":
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         for name in ("floor", "private"):
@@ -187,21 +209,38 @@ def measure_breakdown(machine: Machine) -> Rows:
                 file.write(f"{name}\n{table}\n")
 
 
+def times_of_products(machine: Machine, patients: int, outputs: int, inputs: int, positions: int) -> dict[str, float]:
+    """Return milliseconds of the matrix products that give patients' gradients, of complex and of stacked factors."""
+    left, right = (
+        torch.randn(patients, size, positions, dtype=torch.complex64, device=machine.device)
+        for size in (outputs, inputs)
+    )
+    stacked = [torch.cat((factor.real, factor.imag), dim=1) for factor in (left, right)]
+    products = {
+        "complex": partial(torch.bmm, left, right.mH),
+        "stacked": partial(torch.bmm, stacked[0], stacked[1].mT),
+    }
+    times = step.time_steps(products, 1 if machine.short else 7, machine.device, time.perf_counter, warm=2)
+    return {kind: 1e3 * float(np.median(seconds)) for kind, seconds in times.items()}
+
+
 def federation(machine: Machine, shape: tuple[int, ...], expected: float) -> tuple[Plan, LabelledItems, list[Any]]:
     """Return a plan of eleven hospitals without network and rounds, random records on the device, and their units."""
     patients = 4 if machine.short else PATIENTS
     expected = min(expected, patients)
     torch.manual_seed(0)
-    labels = torch.arange(CLASSES).repeat_interleave(IMAGES // CLASSES)
-    count = HOSPITALS * patients * IMAGES
+    images = machine.images
+    labels = torch.arange(CLASSES).repeat_interleave(images // CLASSES)
+    count = HOSPITALS * patients * images
     inputs = torch.randn(count, *shape, dtype=torch.complex64, device=machine.device)
     targets = labels.repeat(HOSPITALS * patients)
     records = LabelledItems(inputs, targets.to(machine.device), targets.numpy())
     # The name "inf" promises no epsilon: times do not depend on it.
     nodes = tuple(NodeConstants(f"node-{number:02}", patients, expected, 5.0) for number in range(HOSPITALS))
     task = {"name": "classification", "classes": CLASSES, "balanced": True}
-    plan = Plan(RunName("timed", "federated", Target(math.inf), 0), PAPER, TrainingSettings(1), nodes, task=task)
-    positions = np.arange(count).reshape(HOSPITALS, patients, IMAGES)
+    name = RunName("timed", "federated", Target(math.inf), 0)
+    plan = Plan(name, machine.paper, TrainingSettings(1), nodes, task=task)
+    positions = np.arange(count).reshape(HOSPITALS, patients, images)
     return plan, records, [list(hospital) for hospital in positions]
 
 
@@ -223,8 +262,8 @@ def seconds_of_rounds(
 
 def measure_paper(machine: Machine) -> Rows:
     """Yield the seconds of a round of the paper's network, with seeded and with exact noise, and with few threads."""
-    plan, records, units = federation(machine, (1, SIDE, SIDE), 24.0)
-    model = build(PAPER, CLASSES, SIDE, np.random.default_rng(0))
+    plan, records, units = federation(machine, (1, machine.side, machine.side), 24.0)
+    model = build(machine.paper, CLASSES, machine.side, np.random.default_rng(0))
     yield machine.row("complex weights of the paper's network", Layout.of(model).dimension / 2, "")
     rounds = WARM + (1 if machine.short else 917)
     for noise, threads in (("seeded", machine.threads), ("seeded", 3), ("seeded", 1), ("os", machine.threads)):
@@ -244,15 +283,15 @@ def measure_head(machine: Machine) -> Rows:
         plan, records, units = federation(device_machine, (1, 1, HEAD.components or 1), PATIENTS)
         optimiser = OptimiserSettings(name="sgd", learning_rate=30.0, averaged=0.5, drop_after=1.0)
         for noise in ("seeded", "os"):
-            training = TrainingSettings(WARM + 20, IMAGES, optimiser, clip=0.1, noise=noise)
+            training = TrainingSettings(WARM + 20, machine.images, optimiser, clip=0.1, noise=noise)
             planned = replace(plan, network=HEAD, training=training)
             seconds = seconds_of_rounds(planned, records, units, 4, Performance(chunk=8192))
             name = f"head, {'exact' if noise == 'os' else noise} noise"
             yield device_machine.row(f"{name}, a round (of {len(seconds)})", float(np.median(seconds)), "s")
 
 
-def network() -> nn.Module:
-    """Return a network of ordinary layers for images of 32 by 32."""
+def network(side: int) -> nn.Module:
+    """Return a network of ordinary layers for square images of one channel."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.GroupNorm(4, 16),
@@ -263,16 +302,17 @@ def network() -> nn.Module:
         nn.ReLU(),
         nn.AvgPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * 8 * 8, CLASSES),
+        nn.Linear(32 * (side // 4) ** 2, CLASSES),
     )
 
 
 def measure_user(machine: Machine) -> Rows:
     """Yield the seconds of a round of a user's network, with seeded and with exact noise, and of its evaluation."""
-    people, n_items, rounds = (20, 2, 4) if machine.short else (200, 5, 40)
+    people, n_items, rounds = (10, 2, 4) if machine.short else (200, 5, 40)
     random = torch.Generator().manual_seed(0)
     labels = torch.randint(CLASSES, (people * n_items,), generator=random)
-    items = torch.randn(people * n_items, 1, SIDE, SIDE, generator=random) + labels[:, None, None, None]
+    side = machine.side
+    items = torch.randn(people * n_items, 1, side, side, generator=random) + labels[:, None, None, None]
     records = zetadp.Records(items, labels, patients=torch.arange(people * n_items) // n_items)
     train_records, test_records = records.split(test=people // 10)
     population = people - people // 10
@@ -289,7 +329,7 @@ def measure_user(machine: Machine) -> Rows:
 
                 began = time.perf_counter()
                 run = zetadp.private(
-                    network(),
+                    network(side),
                     train_records,
                     zetadp.Public(population, per_round=population / 2, rounds=rounds, items_per_patient=n_items),
                     epsilon=8,
@@ -313,7 +353,7 @@ def measure_user(machine: Machine) -> Rows:
 
 
 def run_tests(machine: Machine) -> Rows:
-    """Yield the exit code of the tests that need a GPU."""
+    """Yield the exit code of the tests that need a GPU. Without one they are only collected."""
     # Separate settings: those of the project name plug-ins that a lent machine may lack.
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "pytest.ini"
@@ -321,6 +361,8 @@ def run_tests(machine: Machine) -> Rows:
         settings.write_text(f"[pytest]\nmarkers = cuda: needs a CUDA device\npythonpath = {paths}\n")
         options = ["-m", "cuda", "-c", str(settings), f"--rootdir={ROOT}", "--noconftest", "-p", "no:cacheprovider"]
         arguments = ["-m", "pytest", "-v", "--import-mode=importlib", *options, str(ROOT / "tests/cuda")]
+        if machine.device.type != "cuda":
+            arguments.append("--collect-only")
         began = time.perf_counter()
         code = machine.called(arguments, LIMITS["tests"])
     yield machine.row("pytest -m cuda, exit code (0: all passed)", code, "")
@@ -382,7 +424,8 @@ def main() -> None:
     for name in chosen.parts:
         began = time.perf_counter()
         try:
-            with limited(min(LIMITS[name], math.floor(end - time.monotonic()))):
+            left = math.floor(end - time.monotonic())
+            with limited(left if machine.short else min(LIMITS[name], left)):
                 for row in PARTS[name](machine):
                     rows.append({"part": name, **row})
                     print(*rows[-1].values(), flush=True)
@@ -397,6 +440,9 @@ def main() -> None:
     table = pd.DataFrame(rows)
     table.to_csv(machine.folder / "results.csv", index=False)
     print(f"\n{described(machine)}\n{table.to_string(index=False, na_rep='', max_colwidth=80)}")
+    failed = [row["part"] for row in rows if row["what"].startswith("failed")]
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
