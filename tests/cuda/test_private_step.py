@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -80,17 +81,25 @@ def test_nothing_makes_the_processor_wait(exact, tmp_path):
 
 
 def test_noise_drawn_ahead_is_that_of_the_processor(tmp_path):
+    """Also where copies of the next round's noise overtake the sums of a round."""
     event = poisson("node-0", population=7, expected=7, noise_multiplier=1.0, clip=1.0)
-    messages = []
+    size, rounds = 1 << 20, 4
+    messages = {"cpu": [], "cuda": []}
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
         ledger.start(DECLARATION)
-        ledger.record([event])
-        for device in map(torch.device, ("cpu", "cuda")):
+        for number in range(rounds):
+            ledger.record([replace(event, round=number)])
+        for device in map(torch.device, messages):
             node = NodeMechanism(event, ledger=ledger, seed=0)
-            with noise_meanwhile([node], 0, 1000, device):
-                sums = torch.zeros(1000, device=device)
-            messages.append(node.release(node.draw(0), sums).cpu())
-    torch.testing.assert_close(*messages, rtol=1e-6, atol=0)
+            slow = torch.zeros(1 if device.type == "cpu" else 4096, 4096, device=device)
+            for number in range(rounds):
+                with noise_meanwhile([node], number, size, device):
+                    for _ in range(20):
+                        slow = slow @ slow.mT @ slow
+                    sums = torch.zeros(size, device=device) + slow[0, 0]
+                messages[device.type].append(node.release(node.draw(number), sums))
+    found, expected = (torch.stack(messages[device]).cpu() for device in ("cuda", "cpu"))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
 class Network(torch.nn.Module):
