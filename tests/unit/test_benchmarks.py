@@ -20,5 +20,5 @@ def test_every_part_of_the_gpu_benchmark_runs(tmp_path):
     done = subprocess.run([sys.executable, "-m", "benchmarks.gpu", *options], cwd=ROOT, env=environment, check=False)
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert {row["part"] for row in rows} == {"step", "breakdown", "paper", "user", "head", "tests"}
-    assert [row["what"] for row in rows if not row.get("value", -1) >= 0] == ["pytest"]
+    assert not [row for row in rows if not row.get("value", -1) >= 0]  # failed, or not a number
     assert done.returncode == 0
