@@ -73,8 +73,8 @@ def clip_factors(gradients: Sequence[Tensor | Factored], bound: float | None) ->
     -------
     factors, finite
         float32 factors in [0, 1] of shape (patient,), and a boolean tensor of that shape. Factor and boolean are zero
-        if the gradient is not finite, or so long that its factor would be too small for float32, or on a GPU its squares too
-    large.
+        if the gradient is not finite, or so long that its factor would be too small for float32. On a GPU, also if its
+    squares would be too large.
     """
     norms = _norms(gradients)
     factors = torch.ones_like(norms) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
