@@ -161,7 +161,7 @@ def test_readme_and_the_page_on_the_method_show_the_default_table():
     reached = {row["epsilon"]: row for row in default if (row["network"], row["arm"]) == ("head", "federated")}
     low, best = float(reached["1"]["public_start"]), float(reached["inf"]["mean"])
     one, eight = (f"{100 * (float(reached[epsilon]['mean']) - low) / (best - low):.0f} %" for epsilon in ("1", "8"))
-    gap = "the gap between the public head and the same head trained without noise"
+    gap = "the gap between the public head and a head trained without noise"
     assert f"At ε = 1, private training recovers {one} of {gap}, and at ε = 8, {eight}" in said
     one, eight = (f"{float(reached[epsilon]['image_accuracy']):.1f} %" for epsilon in ("1", "8"))
     assert f"{one} at ε = 1, {eight} at ε = 8" in page
