@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -134,6 +135,24 @@ class Gradient:
         """Real numbers in each parameter."""
         return self.layout.sizes
 
+    @cached_property
+    def trained_layers(self) -> dict[str, tuple[nn.Module, list[str]]]:
+        """Return each module that directly owns trained parameters, and their names, by the name of the module.
+
+        They are looked up once, since a checked network has the same modules in every pass.
+        """
+        layers = ((layer, module, _trained(module)) for layer, module in self.model.named_modules())
+        return {layer: (module, trained) for layer, module, trained in layers if trained}
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the parameters as they are now, by name, in the order of the layout."""
+        parameters = {
+            _parameter(layer, name): getattr(module, name)
+            for layer, (module, names) in self.trained_layers.items()
+            for name in names
+        }
+        return {name: parameters[name] for name in self.layout.names}
+
     def of_units(
         self,
         images: Tensor,
@@ -151,7 +170,8 @@ class Gradient:
         """
         names = self.layout.names
         # An ordinary gradient of one patient is a third quicker than a pass that follows rules.
-        if (len(labels) == 1 or not self.rules) and (keys is not None or not knows_units(self.model)):
+        know_units = all(_knows_units(module) for module, _ in self.trained_layers.values())
+        if (len(labels) == 1 or not self.rules) and (keys is not None or not know_units):
             return [*_one_after_the_other(self, images, labels, weights, keys)]
         gradients, of_layers = _gradients_of_a_pass(self, images, labels, weights, keys, factors=factors)
         return [of_layers[name].smallest(factors=factors) if name in of_layers else gradients[name] for name in names]
@@ -291,19 +311,17 @@ def _gradients_of_a_pass(
     of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None, *, factors: bool
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
     """Return `Gradient.of_units` by one pass of all patients, by name, and of some matrices as factors."""
-    model, layout, losses = of.model, of.layout, of.losses
+    model, losses = of.model, of.losses
     patients, per_patient = labels.shape[:2]
-    parameters = dict(model.named_parameters())
-    detached = {name: parameters[name].detach() for name in layout.names}
+    detached = {name: p.detach() for name, p in of.parameters().items()}
     ruled: dict[str, nn.Module] = {}
     rules: dict[str, Rule] = {}
     ruled_names = set()
-    for layer, module in model.named_modules():
+    for layer, (module, trained) in of.trained_layers.items():
         weight = _parameter(layer, "weight")
         if not _knows_units(module):
-            if trained := _trained(module):
-                ruled[layer], rules[layer] = module, _RULES.get(type(module), of_any_layer)
-                ruled_names |= {_parameter(layer, name) for name in trained}
+            ruled[layer], rules[layer] = module, _RULES.get(type(module), of_any_layer)
+            ruled_names |= {_parameter(layer, name) for name in trained}
         elif (
             factors
             and type(module) in _PRODUCTS
@@ -321,10 +339,13 @@ def _gradients_of_a_pass(
         inputs = images.flatten(0, 1)
         # Where no parameter has a leaf of its own, the network's are taken: nothing asks for their gradients.
         scores = functional_call(model, {**detached, **leaves}, (inputs,)) if leaves else model(inputs)
-    own_losses = compute_item_losses(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
-    loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
+    item_losses = compute_item_losses(losses, scores, labels.flatten(0, 1))
+    # The gradient of the sum of the losses times their weights, without both operations.
+    scales = (
+        torch.full_like(item_losses, 1 / per_patient) if weights is None else weights.flatten().to(item_losses.dtype)
+    )
     variables: list[Any] = [*leaves.values(), *(call.output for call in calls)]
-    gradients = torch.autograd.grad(loss, variables)
+    gradients = torch.autograd.grad(item_losses, variables, scales)
     rows = dict(zip(leaves, _rows(gradients[: len(leaves)], patients), strict=True))
     factored: dict[str, Factored] = {}
     for call, gradient in zip(calls, gradients[len(leaves) :], strict=True):
@@ -346,7 +367,7 @@ def _one_after_the_other(
     """Return `Gradient.of_units` of any network by one ordinary gradient for each patient."""
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
-    trained = [of.model.get_parameter(name) for name in of.layout.names]
+    trained = [*of.parameters().values()]
     gradients = []
     for index, targets in enumerate(labels):
         with drawn_by_unit(None if keys is None else keys[[index]]):
