@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -39,6 +39,11 @@ COLUMNS = 1 << 16
 """Numbers of one patient in one call where norms are taken in float64, on a CPU."""
 COLUMNS_ELSEWHERE = 1 << 20
 """The same on a GPU, where few calls are faster."""
+TOGETHER, MOST_TOGETHER = 8, 1 << 21
+"""Patients of a large network who are clipped together after passes of their own, and most numbers of them all."""
+
+Pass: TypeAlias = tuple[Sequence[Tensor | Factored], int]
+"""Contributions part by part, tensors of shape (patient, size) or factors, and the number of patients that count."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,13 @@ def clip_factors(gradients: Sequence[Tensor | Factored], bound: float | None) ->
     factors, finite
         float32 factors in [0, 1] of shape (patient,), and a boolean tensor of that shape. Factor and boolean are zero
         if the gradient is not finite, or so long that its factor would be too small for float32. On a GPU, also if its
-    squares would be too large.
+        squares would be too large.
     """
     norms = _norms(gradients)
-    factors = torch.ones_like(norms) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
+    # The factor of a norm that is infinite or not a number is zero or not a number.
+    factors = norms.isfinite().to(norms.dtype) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
     # Below its smallest normal number float32 rounds by more than the factor is rounded down.
-    finite = torch.isfinite(norms) & (factors >= torch.finfo(torch.float32).tiny)
+    finite = factors >= torch.finfo(torch.float32).tiny
     return torch.where(finite, factors, 0.0).float(), finite
 
 
@@ -108,7 +114,7 @@ def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
     if gradients[0].device.type != "cpu":
         return _bounds_of_norms(gradients)
     norms = _row_norms([part for g in gradients for part in _short_norms(g, SHORT)])
-    enough = (norms > SMALLEST) & torch.isfinite(norms)
+    enough = (norms > SMALLEST) & (norms < math.inf)
     if bool(enough.all()):
         return norms
     return torch.where(enough, norms, _precise_norms(gradients))
@@ -117,8 +123,8 @@ def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
 def _short_norms(gradient: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Return the norms of every ``size`` numbers of each patient, taken in float32, and the numbers that remain."""
     whole = gradient.shape[1] - gradient.shape[1] % size
-    blocks, rest = gradient[:, :whole].reshape(len(gradient), whole // size, size), gradient[:, whole:]
-    return torch.linalg.vector_norm(blocks, dim=2) if whole else blocks.flatten(1), rest
+    short = torch.linalg.vector_norm(gradient.unfold(1, size, size), dim=2) if whole else gradient[:, :0]
+    return short, gradient[:, whole:]
 
 
 def _bounds_of_norms(gradients: Sequence[Tensor]) -> Tensor:
@@ -178,21 +184,65 @@ def clipped_sums(
     grid
         Truncate each clipped contribution onto this grid, check its norm in integers, and sum integers.
     """
-    items, groups, device = contributors.items, contributors.groups, contributors.inputs.device
-    sizes = contribution.sizes
-    kind = _kind_of_sums(contributors, grid)
+    groups, members, device = contributors.groups, contributors.members, contributors.inputs.device
+    sizes, kind = contribution.sizes, _kind_of_sums(contributors, grid)
     sums = torch.zeros(contributors.count, sum(sizes), dtype=kind, device=device)
+    node_of = groups.tolist() if members is None else []
+    groups = to_device(groups, device)
+    counted = torch.zeros((), dtype=torch.int64, device=device)
+    factored = grid is None and members is None
+    in_bags = factored and device.type != "cpu"
+    # On a CPU a few patients at a time, so that what becomes of their numbers stays in cache.
+    at_once = max(1, (BLOCK if device.type == "cpu" else BLOCK_ELSEWHERE) // sums.shape[1])
+    passes = _passes(contribution, contributors, chunk, factored=factored)
+    if not factored:
+        passes = _together(passes, max(at_once, min(TOGETHER, MOST_TOGETHER // sums.shape[1])))
+    start = 0
+    for rows, count in passes:
+        factors, finite = (of_rows[:count] for of_rows in clip_factors(rows, bound))
+        # Zero times infinity is not zero, so the values are replaced too. Checking first would make a GPU wait.
+        if device.type != "cpu" or not finite.all():
+            counted += (~finite).sum()
+            if not in_bags:
+                rows = [
+                    row.cleaned(finite) if isinstance(row, Factored) else torch.where(finite[:, None], row[:count], 0.0)
+                    for row in rows
+                ]
+        if in_bags:
+            patients = slice(start, start + count)
+            _add_in_bags(sums, sizes, rows, factors, finite, node_of[patients], groups[patients])
+        elif factored:
+            _add_clipped(sums, sizes, rows, factors, node_of[start : start + count])
+        else:
+            written = cast("list[Tensor]", rows)  # no part is factored here
+            for first in range(0, count, at_once):
+                few = slice(first, min(first + at_once, count))
+                values = torch.cat([row[few] for row in written], dim=1).mul_(factors[few, None])
+                if grid is not None:
+                    values, within = whole_steps(values, grid)
+                    values = values.to(kind)
+                    if within is not None:
+                        counted += (~within & finite[few]).sum()
+                patients = slice(start + first, start + few.stop)
+                if members is not None:
+                    _add_members(sums, values, groups, members, patients.start)
+                elif len(values) == 1:
+                    sums[node_of[patients.start]] += values[0]
+                else:
+                    sums.index_add_(0, groups[patients], values)  # whole numbers: exact in any order
+        start += count
+    return ClippedSums(sums=sums if grid is None else sums.long(), not_finite=counted)
+
+
+def _passes(contribution: Contribution, contributors: Contributors, chunk: int, *, factored: bool) -> Iterator[Pass]:
+    """Yield the contributions of each pass, part by part, and the number of its patients."""
+    items, device = contributors.items, contributors.inputs.device
     most = max(1, chunk // max(1, items.shape[1]))
     # Passes of nearly equal size: a short last one would cost more than its share.
     patients_at_once = math.ceil(len(items) / max(1, math.ceil(len(items) / most)))
-    node_of = groups.tolist() if contributors.members is None else []
-    groups = to_device(groups, device)
     of_inputs, of_targets = (
         to_device(items, destination) for destination in (index_device(contributors.inputs), device)
     )
-    counted = torch.zeros((), dtype=torch.int64, device=device)
-    factored = grid is None and contributors.members is None
-    in_bags = factored and device.type != "cpu"
     start = 0
     while start < len(items):
         part = slice(start, start + patients_at_once)
@@ -210,39 +260,37 @@ def clipped_sums(
             logger.warning("out of GPU memory: continuing with passes of %d patients", patients_at_once)
             torch.cuda.empty_cache()
             continue
-        factors, finite = clip_factors(rows, bound)
-        # Zero times infinity is not zero, so the values are replaced too. Checking first would make a GPU wait.
-        if device.type != "cpu" or not finite.all():
-            counted += (~finite).sum()
-            if not in_bags:
-                rows = [
-                    row.cleaned(finite) if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0)
-                    for row in rows
-                ]
-        if in_bags:
-            _add_in_bags(sums, sizes, rows, factors, finite, node_of[part], groups[part])
-        elif factored:
-            _add_clipped(sums, sizes, rows, factors, node_of[part])
-        else:
-            written = cast("list[Tensor]", rows)  # no part is factored here
-            # On a CPU a few patients at a time, so that what becomes of their numbers stays in cache.
-            at_once = max(1, (BLOCK if device.type == "cpu" else BLOCK_ELSEWHERE) // sums.shape[1])
-            for first in range(0, len(factors), at_once):
-                few = slice(first, first + at_once)
-                values = torch.cat([row[few] * factors[few, None] for row in written], dim=1)
-                if grid is not None:
-                    values, within = whole_steps(values, grid)
-                    values = values.to(kind)
-                    if within is not None:
-                        counted += (~within & finite[few]).sum()
-                if contributors.members is None and len(values) == 1:
-                    sums[node_of[start + first]] += values[0]
-                elif contributors.members is None:
-                    sums.index_add_(0, groups[part][few], values)  # whole numbers: exact in any order
-                else:
-                    _add_members(sums, values, groups, contributors.members, start + first)
+        yield rows, len(labels)
         start += patients_at_once
-    return ClippedSums(sums=sums if grid is None else sums.long(), not_finite=counted)
+
+
+def _together(passes: Iterator[Pass], at_once: int) -> Iterator[Pass]:
+    """Put up to ``at_once`` passes of single patients together.
+
+    Clipping few numbers costs less than the calls. With many numbers, the code of a pass is no longer in cache after
+    the gradient of the previous patient was clipped, so each call takes several times as long.
+
+    The last bits of a norm may depend on the number of rows, which must not show how many patients were drawn. Rows of
+    ones therefore complete a short last pass; they are not counted.
+    """
+    waiting: list[list[Tensor]] = []
+
+    def stack_waiting() -> Pass:
+        rows = [torch.cat(parts) for parts in zip(*waiting, strict=True)]
+        if missing := at_once - len(waiting):
+            rows = [functional.pad(row, (0, 0, 0, missing), value=1.0) for row in rows]
+        return rows, len(waiting)
+
+    for rows, count in passes:
+        if count > 1 or at_once == 1:
+            yield rows, count
+            continue
+        waiting.append(cast("list[Tensor]", rows))  # no part is factored here
+        if len(waiting) == at_once:
+            yield stack_waiting()
+            waiting.clear()
+    if waiting:
+        yield stack_waiting()
 
 
 def _kind_of_sums(contributors: Contributors, grid: Grid | None) -> torch.dtype:

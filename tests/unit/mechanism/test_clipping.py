@@ -208,6 +208,45 @@ def test_sums_are_the_same_integers_in_either_type(bound, images_in_a_pass, monk
     assert torch.equal(in_floats, in_integers)
 
 
+@pytest.mark.parametrize("bound", [0.5, 0.37])
+@pytest.mark.parametrize(("at_once", "together"), [(1, 1), (1, 3), (2, 1), (100, 1)])
+def test_exact_sums_of_single_passes_are_those_of_patients_alone(bound, at_once, together, monkeypatch):
+    """However many of them are clipped together."""
+    model = network(TINY)
+    layout, grid = Layout.of(model), Grid(bound, 31)
+    images, labels = patients(5, 4, domain=TINY.domain)
+    images[2] = float("inf")
+    groups = torch.tensor([0, 1, 0, 1, 1])
+    monkeypatch.setattr(clipping, "BLOCK", at_once * layout.dimension)
+    monkeypatch.setattr(clipping, "TOGETHER", together)
+
+    def clipped(drawn: list[int]) -> clipping.ClippedSums:
+        how = {"count": 2, "bound": bound, "chunk": 4, "grid": grid}
+        return clipped_sums(model, layout, images[drawn], labels[drawn], groups[drawn], **how)
+
+    everybody, alone = clipped([0, 1, 2, 3, 4]), [clipped([patient]) for patient in range(5)]
+    assert everybody.sums.abs().max() > 2**24
+    assert torch.equal(everybody.sums, torch.stack([one.sums for one in alone]).sum(dim=0))
+    assert everybody.not_finite == sum(one.not_finite for one in alone) == 1
+
+
+@pytest.mark.parametrize("rules", [True, False])
+def test_gradients_are_those_of_weights_that_were_set_after_the_first_pass(rules):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    random = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(2, 4, 3, generator=random), torch.zeros(2, 4, dtype=torch.long)
+    contribution = Gradient(model, Layout.of(model), rules=rules)
+
+    def gradients(of: Gradient) -> torch.Tensor:
+        return torch.cat(of.of_units(images, labels, factors=False), dim=1)
+
+    before = gradients(contribution)
+    model[0].weight = torch.nn.Parameter(-model[0].weight.detach())
+    after = gradients(contribution)
+    assert not torch.equal(after, before)
+    assert torch.equal(after, gradients(Gradient(model, Layout.of(model), rules=rules)))
+
+
 @pytest.mark.parametrize("family", NETWORKS)
 @pytest.mark.parametrize("other", [0.0, 1e-30, 3.0, 1e25, float("nan")])
 def test_no_bit_of_a_contribution_depends_on_who_shares_its_pass(family, other):
