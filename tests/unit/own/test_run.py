@@ -210,8 +210,8 @@ def test_a_rule_sees_the_rounds_up_to_its_own_also_where_some_are_repeated(tmp_p
 CHANGES = {
     "rounds": ({"rounds": 7}, "rounds 6, found 7"),
     "epsilon": ({"epsilon": 4}, "epsilon"),
-    "delta": ({"delta": 1e-4}, r"delta 0\.001, found 0\.0001\. What costs"),
-    "patients drawn": ({"per_round": 10}, r"per_round 20\.0, found 10\.0\. What costs"),
+    "delta": ({"delta": 1e-4}, r"delta 0\.001, found 0\.0001\. You can"),
+    "patients drawn": ({"per_round": 10}, r"per_round 20\.0, found 10\.0\. You can"),
     "loss": ({"loss": torch.nn.CrossEntropyLoss(reduction="none")}, "loss or task .*CrossEntropyLoss"),
     "clip": ({"clip": 2.0}, "clip"),
     "items": ({"items_per_patient": 2}, "items_per_patient"),
