@@ -198,7 +198,7 @@ def test_rows_on_k_space_have_the_kept_accuracies():
     names = {
         "released rows": "rows",
         "noisy class means, released once": "class_means",
-        "gradients (zeta-DP-SGD)": "pretrained",
+        "gradients (ζ-DP-SGD)": "pretrained",
     }
     for name, network in names.items():
         cells = [heads.loc[(network, arm, epsilon)] for arm in ("central", "federated") for epsilon in ("1", "8")]
