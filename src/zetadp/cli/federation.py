@@ -246,12 +246,13 @@ def serve(
 
 
 def key(
-    public: Annotated[Path, "file for the public key, which goes to the server"],
+    public: Annotated[Path, "file for the public key, which goes to the coordinator"],
     private: Annotated[Path, "file for the private key, which never leaves the hospital"],
 ) -> None:
     """Make the key pair of one node, at that node.
 
-    The public key (.pub.pem) is for the server. The private key (.key), in OpenSSH's format, never leaves the hospital.
+    The public key (.pub.pem) is for the coordinator. The private key (.key), in OpenSSH's format, never leaves the
+    hospital.
 
     Examples
     --------
@@ -264,7 +265,7 @@ def key(
         if path.exists():
             raise UserError(f"Expected {path} to be absent, found a file. A key in use must not be lost: name another.")
     make_node_key(public, private)
-    print(f"Send {public} to the server. Keep {private} here.")
+    print(f"Send {public} to the coordinator. Keep {private} here, and secret.")
 
 
 def member(
@@ -289,7 +290,7 @@ def member(
 
     agreed = Plan.read(plan)
     path = make_member(agreed, node, key, output)
-    print(f"Send {path} to the server. Keep {agreement_file(key, agreed)} here, and delete it after the training.")
+    print(f"Send {path} to the coordinator. Keep {agreement_file(key, agreed)} here, and delete it after the run.")
 
 
 def approve(

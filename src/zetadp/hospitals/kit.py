@@ -159,7 +159,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
         yield f"  all {plan.protects}s enter every round"
     else:
         yield f"  about {node.expected:g} of them enter a round; the node draws them and tells nobody which they were"
-    yield "  sends sums of clipped contributions with noise, and lines of its ledger, which hold public numbers alone"
+    yield "  sends sums of clipped contributions with noise, and lines of its ledger, which contain only public numbers"
     yield "  never sends images, features, losses, or how many were drawn"
     yield f"  costs:    {promise.terms}"
     if math.isfinite(promise.person):
@@ -173,6 +173,6 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     yield "            Each attempt adds this cost; `attempts` in node.yaml is the number of permitted attempts."
     if math.isfinite(promise.person):
         yield (
-            f"  agree by `cap: {rounded_up(promise.person)}` in node.yaml if this is the first run, with one attempt: "
-            "the node refuses what costs more"
+            f"  limit:    `cap: {rounded_up(promise.person)}` in node.yaml permits this run if it is the first, "
+            "with one attempt"
         )
