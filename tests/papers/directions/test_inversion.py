@@ -76,4 +76,4 @@ def test_the_page_counts_pairs_within_one_mechanism_too():
     page = " ".join((ROOT / "papers/directions/README.md").read_text().split())
     for name in ("directions", "gaussians"):
         assert f"{kept[f'capacity_orders_{name}']} of {kept[name]}" in page
-    assert f"orders {kept['capacity_orders']} of the {kept['pairs']} pairs, and ε {kept['epsilon_orders']}" in page
+    assert f"orders {kept['capacity_orders']} of {kept['pairs']} pairs, and ε {kept['epsilon_orders']}" in page
