@@ -16,7 +16,6 @@ from torch import Tensor
 from zetadp.base.usercode import user_code
 from zetadp.base.validation import UserError
 
-"""Errors of libraries about values that are not numbers or cannot be read."""
 WIDEST = {"f": np.float64, "c": np.complex128}
 """The widest types that PyTorch has, by NumPy's kind of number."""
 NARROWER = {

@@ -231,7 +231,7 @@ def _check_scores(losses: Losses, batches: Sequence[Tensor], outputs: Tensor, la
         return
     try:
         shift = losses(outputs + SHIFT, labels) - losses(outputs, labels)
-    except Exception:  # noqa: BLE001  (a loss of probabilities, such as BCELoss, takes no others
+    except Exception:  # noqa: BLE001  (a loss of probabilities, such as BCELoss, takes no others)
         return
     if outputs.shape[1] > 1 and all(torch.allclose(batch.sum(1), torch.ones(()), atol=1e-4) for batch in batches):
         if torch.allclose(shift, torch.zeros(()), atol=1e-5):
