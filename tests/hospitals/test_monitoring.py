@@ -18,7 +18,7 @@ from cryptography import x509
 from hospitals.sites import DirectLine, coordinator, hospitals, make_plan, sums_plan
 
 from zetadp.base.logs import JsonLines
-from zetadp.base.validation import UserError
+from zetadp.base.validation import NEEDS_A_PERSON, UserError
 from zetadp.hospitals import node
 from zetadp.hospitals.certificates import make_credentials, make_node_key, read_node_key
 from zetadp.hospitals.health import Health
@@ -100,8 +100,10 @@ def test_what_only_a_person_can_mend_has_an_exit_code_at_which_systemd_stops(tmp
     assert code == 78
 
 
-@pytest.mark.parametrize("reason", ["certificate is not yet valid", "certificate has expired"])
-def test_a_certificate_that_is_not_in_force_means_compare_the_clocks(reason, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("reason", "code"), [("certificate is not yet valid", 1), ("certificate has expired", NEEDS_A_PERSON)]
+)
+def test_a_certificate_that_is_not_in_force_means_compare_the_clocks(reason, code, tmp_path, monkeypatch):
     keys = make_credentials(tmp_path / "keys", ["a"])
     uplink = Uplink("127.0.0.1:1", keys.authority, read_node_key(keys.node("a")[1]))
 
@@ -113,6 +115,7 @@ def test_a_certificate_that_is_not_in_force_means_compare_the_clocks(reason, tmp
         uplink.sign_on()
     assert reason in str(refused.value)
     assert "not the server" not in str(refused.value)
+    assert refused.value.exit_code == code, "a clock may be set right after a start"
     assert node.RETRY_SECONDS > 0
 
 

@@ -17,7 +17,7 @@ from fastapi.routing import iter_route_contexts
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import NEEDS_A_PERSON, UserError
 from zetadp.cli.arguments import log_to_terminal
 from zetadp.hospitals import node
 from zetadp.hospitals.certificates import make_credentials, make_node_key, read_node_key, read_public_key
@@ -153,10 +153,11 @@ def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
         own.sign_on()
     assert "does not know this node's public key" in caplog.text
     with (
-        pytest.raises(UserError, match=r"not the server: .*certificate"),
+        pytest.raises(UserError, match=r"not the server: .*certificate") as refused,
         Uplink(address, theirs.authority, stranger) as own,
     ):
         own.sign_on()
+    assert refused.value.exit_code == NEEDS_A_PERSON
     with pytest.raises(StopIteration), Uplink(f"127.0.0.1:{free_port()}", keys.authority, stranger) as own:
         own.sign_on()
     assert "Connection refused" in caplog.text
@@ -196,13 +197,21 @@ def test_a_second_process_of_a_node_leaves_no_line_of_flowers_in_the_log(keys, s
 
 
 @pytest.mark.parametrize(("finished", "level"), [(True, "INFO"), (False, "WARNING")])
-def test_a_server_that_ends_after_the_last_round_is_no_warning(finished, level, monkeypatch, caplog):
-    caplog.set_level("INFO")
-    monkeypatch.setattr(node, "RETRY_SECONDS", 0)
-    gone = SimpleNamespace(fetch=lambda: cut(httpx.Response(200, request=httpx.Request("POST", "/"))), sign_on=list)
-    node.answer_next(SimpleNamespace(is_finished=finished), gone, 0)
-    (record,) = caplog.records
-    assert record.levelname == level
+def test_a_server_that_ends_after_the_last_round_is_no_warning(finished, level, keys, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="zetadp")
+    gone, slept = uplink(f"127.0.0.1:{free_port()}", keys, "a"), []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:  # after the message was lost, and before it connects again
+            raise StopIteration
+
+    monkeypatch.setattr(node.time, "sleep", sleep)
+    with pytest.raises(StopIteration):
+        node.answer_next(SimpleNamespace(is_finished=finished), gone, 0)
+    lines = [(record.levelname, record.message) for record in caplog.records if record.name == node.__name__]
+    assert [line[0] for line in lines] == [level, level]
+    assert "not connected to" in lines[1][1]
 
 
 @pytest.mark.parametrize("content", [bytes(LIMIT + 1), [bytes(LIMIT), b"x"]], ids=["told", "not told"])

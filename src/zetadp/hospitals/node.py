@@ -12,11 +12,11 @@ import faulthandler
 import logging
 import signal
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
-from typing import Self
+from typing import NoReturn, Self
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -124,11 +124,16 @@ class Uplink:
             except httpx.HTTPError as failure:
                 logger.debug("not signed off: %s", failure)
 
-    def sign_on(self) -> None:
+    def sign_on(self, *, finished: bool = False) -> None:
         """Connect, as soon as a server is there that knows this node. It then asks again what is unanswered.
 
         A server that was just started may learn the node's key later. It takes a node whose process was killed for
         connected for a while.
+
+        Parameters
+        ----------
+        finished
+            Whether the run has ended, after which it is normal that no server answers.
 
         Raises
         ------
@@ -149,26 +154,36 @@ class Uplink:
                 )
             except httpx.TransportError as error:
                 problem = shown(str(error))
-                if "[SSL" in problem and ("not yet valid" in problem or "has expired" in problem):
-                    raise UserError(
-                        f"The certificate of the server at {self.server} is not in force by the clock of this machine, "
-                        f"which says {_utc()}: {problem}. Compare the clocks of both machines. Only if they agree, ask "
-                        "the coordinator for a new authority.pem."
-                    ) from error
                 if "[SSL" in problem:
-                    raise UserError(
-                        f"What answers at {self.server} is not the server: {problem}. Ask the coordinator for "
-                        f"authority.pem, and for the name in the server's certificate; {self.authority} is what "
-                        "--authority names."
-                    ) from error
+                    self._refuse(problem, error)
             else:
                 self.health.away.set(0)
                 logger.info("connected to the server; waiting for requests")
                 return
             if problem != logged:
                 logged = problem
-                logger.warning("not connected to %s yet: %s. The node keeps trying", self.server, problem)
+                level = logging.INFO if finished else logging.WARNING
+                logger.log(level, "not connected to %s yet: %s. The node keeps trying", self.server, problem)
             time.sleep(RETRY_SECONDS)
+
+    def _refuse(self, problem: str, error: Exception) -> NoReturn:
+        """Refuse what answers in place of the server; only a person can give a node another authority or certificate.
+
+        The clock of a machine that has just started may be wrong for a while, and other faults of TLS may pass, so a
+        service manager starts the node again after these.
+        """
+        may_pass = "not yet valid" in problem or "CERTIFICATE_VERIFY_FAILED" not in problem
+        with nullcontext() if may_pass else needs_a_person():
+            if "not yet valid" in problem or "has expired" in problem:
+                raise UserError(
+                    f"The certificate of the server at {self.server} is not in force by the clock of this machine, "
+                    f"which says {_utc()}: {problem}. Compare the clocks of both machines. Only if they agree, ask "
+                    "the coordinator for a new authority.pem."
+                ) from error
+            raise UserError(
+                f"What answers at {self.server} is not the server: {problem}. Ask the coordinator for authority.pem, "
+                f"and for the name in the server's certificate; {self.authority} is what --authority names."
+            ) from error
 
     def fetch(self) -> Message | None:
         """Return the next message for this node; None where there is none."""
@@ -248,7 +263,7 @@ def answer_next(hospital: Hospital, uplink: Uplink, idle_seconds: float) -> None
         else:
             logger.warning("a message may have been lost (%s); connecting again", shown(str(error)))
         time.sleep(RETRY_SECONDS)
-        uplink.sign_on()
+        uplink.sign_on(finished=hospital.is_finished)
 
 
 def reply_to(hospital: Hospital, message: Message) -> Message:
