@@ -15,7 +15,7 @@ from papers import sizes
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 from zetadp.config.load import load_config
 from zetadp.report import rendering
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, wrap_text
@@ -112,7 +112,7 @@ class Experiment:
         for cell in sorted(declared.keys() | finished.keys()):
             if declared.get(cell) != finished.get(cell):
                 msg = (
-                    f"Expected {declared.get(cell, 0)} run(s) of {', '.join(cell)} in {path}, as {self._file} "
+                    f"Expected {counted(declared.get(cell, 0), 'run')} of {', '.join(cell)} in {path}, as {self._file} "
                     f"declares, found {finished.get(cell, 0)}. {self._what_to_run}"
                 )
                 raise UserError(msg)

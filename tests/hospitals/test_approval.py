@@ -151,7 +151,7 @@ def test_what_costs_more_than_was_approved_or_was_altered_is_refused(hospital):
     own = participant(hospital)
     path = own.approve("a test", own.digest)
     participant(hospital, attempts=1).check_approved()
-    with pytest.raises(UserError, match=r"permits 2 attempt\(s\), and the settings now say 3"):
+    with pytest.raises(UserError, match=r"permits 2 attempts, and the settings now say 3"):
         participant(hospital, attempts=3).check_approved()
     louder = replace(own, plan=replace(PLAN, nodes=tuple(replace(node, noise_multiplier=1.0) for node in PLAN.nodes)))
     with pytest.raises(UserError, match="Nobody has approved"):

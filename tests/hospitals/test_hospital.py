@@ -177,12 +177,13 @@ def plan_of(rounds: int, name: str = "net", **changes) -> Plan:
     return with_its_noise(plan)
 
 
-def test_an_attempt_of_another_plan_is_another_attempt_whatever_the_server_calls_it(tmp_path):
+def test_an_attempt_of_another_plan_is_another_attempt_whatever_the_server_calls_it(tmp_path, caplog):
     """Both plans have one name, and so one ledger."""
     first = make_hospital(plan_of(1), 1, tmp_path, cap=8.5)
     other = make_hospital(plan_of(12), 1, tmp_path, cap=8.5, attempts=2)
     assert isinstance(first.reply(request(first.plan)), Answer)
     assert other.reply(request(other.plan)).reason == Reason.CAP
+    assert "`cap` in node.yaml" in caplog.text
     assert total(Book.read(tmp_path / "node-02/ledgers").runs(), 1e-3) <= 8.5
 
 

@@ -122,6 +122,7 @@ FAULTS_OF_NODES = [
     ("cap", {"cap": 0}),
     ("cap", {"cap": {"epsilon": 8}}),
     ("The cap is 0.1", {"cap": 0.1}),
+    ("`cap` in node.yaml, which must cover this run and all earlier ones", {"cap": 0.1}),
     *(("delta", {"delta": delta}) for delta in (0, 1)),
     ("answer_seconds of at least 0.1", {"answer_seconds": 1e-300}),
     ("device", {"device": "gpu"}),

@@ -75,7 +75,7 @@ def test_a_table_of_other_runs_than_the_declared_is_refused(seeds, tmp_path):
     assert len(experiment.table()) == len(declared)
     cell = {"network": "tuned", "arm": "federated", "epsilon": "8"}
     write_table(tmp_path, [{**row, "seeds": seeds} if cell.items() <= row.items() else row for row in rows])
-    with pytest.raises(UserError, match=rf"Expected 2 run\(s\) of tuned, federated, 8 .* found {seeds}\."):
+    with pytest.raises(UserError, match=rf"Expected 2 runs of tuned, federated, 8 .* found {seeds}\."):
         experiment.table()
 
 

@@ -21,7 +21,7 @@ from zetadp.account.ledger import Attempt, LostError, fault_of, read_ledger
 from zetadp.account.register import NAME, REGISTER, Register, Secret
 from zetadp.accounting.events import Event
 from zetadp.base.storage import lock, make_folder
-from zetadp.base.validation import UserError, bare_key, shown
+from zetadp.base.validation import UserError, bare_key, counted, shown
 
 LOCK = "cap.lock"
 """Lock file of a folder. Only one attempt starts at a time, so two attempts cannot both use the same room."""
@@ -238,8 +238,9 @@ def _check_known_again(known: Register, ledger: Path, texts: Mapping[str, str], 
     if alike := [texts[tag] for tag in bare_tags if tag not in everybody and bare_tags[tag] in missing]:
         ids = ", ".join(shown(text.removeprefix("str ")) for text in sorted(alike)[:_IDS_SHOWN])
         raise UserError(
-            f"patients: Expected ids as in earlier runs of the account {ledger.parent}, found {len(alike)} id(s) that "
-            "differ from known ones only in leading zeros, an ending .0, the prefix sub-, or hyphens: "
+            f"patients: Expected ids as in earlier runs of the account {ledger.parent}, found "
+            f"{counted(len(alike), 'id that differs', 'ids that differ')} from known ones only in leading zeros, an "
+            "ending .0, the prefix sub-, or hyphens: "
             f"{ids}{', ...' if len(alike) > _IDS_SHOWN else ''}. They would count as new people, of whom nothing was "
             "released. If they are the same people, write their ids as in the earlier run. If they are other people, "
             "give them ids that differ in more, such as 'b-7' for '7', or an account of their own."

@@ -15,7 +15,7 @@ from zetadp.account.offers import KEEP_RESULTS, cause_of_another, offer
 from zetadp.account.totals import Total
 from zetadp.accounting.events import Event
 from zetadp.base.epsilon import rounded_up
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 
 
 class CapError(UserError):
@@ -151,8 +151,8 @@ def check_permitted(ledger: Ledger, declaration: Declaration) -> None:
     cause = cause_of_another(last.declaration.to_json(), declaration.to_json())
     paid = f"permit another attempt (zetadp permit {ledger.path})"
     raise UserError(
-        f"{ledger.path.stem} has {n_attempts} attempt(s) already. {cause} {offer(KEEP_RESULTS, paid)} After another "
-        f"attempt, {cost_of_another(ledger.path, ledger.attempts, declaration)}."
+        f"{ledger.path.stem} has {counted(n_attempts, 'attempt')} already. {cause} {offer(KEEP_RESULTS, paid)} After "
+        f"another attempt, {cost_of_another(ledger.path, ledger.attempts, declaration)}."
     )
 
 

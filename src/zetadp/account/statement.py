@@ -43,7 +43,7 @@ from zetadp.base.epsilon import FALSE_ALARMS, rounded_up
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import write_json, write_text
 from zetadp.base.templates import template
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 
 CURVE = (0.001, *FALSE_ALARMS, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Rates of false alarms at which a statement has points of its trade-off curve."""
@@ -385,6 +385,7 @@ def _sentences() -> Any:  # noqa: ANN401  (macros of a template)
         "number": "{:g}".format,
         "percent_down": _percent_down,
         "points": _points,
+        "counted": counted,
     }
     return template(Path(__file__).parent / "templates/statement.j2", filters).module
 

@@ -28,7 +28,7 @@ from zetadp.base.differences import differences
 from zetadp.base.epsilon import LARGEST_EXPONENT, rounded_up
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import content_hash, read_json
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, counted, shown
 
 AGREE = 0.01
 """Two accountants may differ by this share, because each rounds up."""
@@ -157,7 +157,9 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
         attempts = read_ledger(run.ledger)
         if not attempts:
             raise UserError("it records no training.")
-        results.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
+        results.append(
+            Check(f"the ledger's chain is unbroken, {counted(len(attempts[-1].events), 'release')} by its nodes")
+        )
     except (UserError, ValueError, KeyError, TypeError) as error:
         return [*results, Check("the ledger's chain is unbroken", str(error))]
     results.insert(0, _identified(run, attempts))

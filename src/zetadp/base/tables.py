@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 import pandas as pd
 
 from zetadp.base.storage import written_whole
-from zetadp.base.validation import UserError, check_distinct, refuse, shown
+from zetadp.base.validation import UserError, check_distinct, counted, refuse, shown
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +238,8 @@ def check_contents(rows: pd.DataFrame, contents: Iterable[str], source: str) -> 
     if groups:
         first = " and ".join(map(shown, groups[0]["record"]))
         logger.warning(
-            "One person has the same recording more than once in %s: %d times, such as %s", source, len(groups), first
+            "One person has the same recording more than once in %s: %s, such as %s",
+            *(source, counted(len(groups), "time"), first),
         )
 
 
@@ -246,7 +247,7 @@ def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) ->
     """Compare the patients of each part with the declared number and with the other part, as `write_cohort` does."""
     members = {part: rows[rows["part"] == part].groupby("patient")["record"].agg(", ".join) for part in declared}
     problems = [
-        f"Expected {number} patients in the part {part} as declared, found "
+        f"Expected {counted(number, 'patient')} in the part {part} as declared, found "
         f"{len(members[part])} in {source}. The guarantee uses the declared number as a public constant. Correct the "
         "folder, or the list of which records are of one patient, or declare the number that is there. In a "
         "federation, the plan declares it for each hospital."

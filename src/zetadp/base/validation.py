@@ -94,7 +94,7 @@ def refuse(problems: Sequence[str], where: str) -> None:
     if problems:
         lines = [f"{number}. {problem}" for number, problem in enumerate(problems[:MAX_PROBLEMS], start=1)]
         numbered = "\n".join([*lines, *(["and so on"] if len(problems) > MAX_PROBLEMS else [])])
-        raise UserError(f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} {where}:\n{numbered}")
+        raise UserError(f"Found {counted(len(problems), 'problem')} {where}:\n{numbered}")
 
 
 @dataclass(frozen=True)
@@ -344,6 +344,17 @@ def checked_path(path: object, what: str) -> Path:
 def first_sentence(error: Exception) -> str:
     """Return the kind and the first sentence of an error, whose text may be pages long."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0].partition('. ')[0].rstrip('.')[:150]}."
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun, whose plural ends in ``s`` unless another is given.
+
+    Examples
+    --------
+    >>> counted(1, "run"), counted(2, "run"), counted(0, "person", "persons or records")
+    ('1 run', '2 runs', '0 persons or records')
+    """
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def shown(text: str) -> str:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from zetadp.accounting.threat import MASKED_SUMS, NoiseSource, condition
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.tensors import load_tensors, save_tensors
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 from zetadp.brain.backbone import Backbone, subtract_mean
 from zetadp.brain.images import PUBLIC_FEATURES as FILE
 from zetadp.brain.images import by_orders, has_thresholds, prepared_inputs
@@ -88,7 +88,8 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     if model.settings.domain == STUDY and not together:
         raise UserError(
             f"Expected {LEAST_SEQUENCES} to {len(task.names)} different sequences of a patient in {path}, because the "
-            f"model compares them, found {channels} channel(s). Give one 4-D file, or the files of several sequences."
+            f"model compares them, found {counted(channels, 'channel')}. Give one 4-D file, or the files of several "
+            "sequences."
         )
     names = [f"channel {number}" for number in range(channels)]
     images = centre_images(volume, names, task.slices, task.size, task.spacing).reshape(-1, task.size, task.size)
@@ -155,7 +156,7 @@ def describe_origin(model: FinishedModel) -> str:
     private = f"ε = {spent} per {about.unit} at δ = {about.delta:g}{holds_if}{remark}"
     guarantee = private if math.isfinite(epsilon) else "without noise, and so without a privacy guarantee"
     text = (
-        f"The model's file says of itself: trained on {about.units} {about.unit}s of the cohort "
+        f"The model's file says of itself: trained on {counted(about.units, about.unit)} of the cohort "
         f"{about.cohort or '(no name)'}, {guarantee}. Only its ledger can prove this."
     )
     simulated = []

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from zetadp.base.logs import JsonLines, PlainLines
 from zetadp.base.usercode import package_code
-from zetadp.base.validation import Count, Positive, Share, UserError, shown_lines
+from zetadp.base.validation import Count, Positive, Share, UserError, counted, shown_lines
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import Alone, ListOfCommands, add_command
 from zetadp.mri.slicing import PLANES, SPACING, PlaneCount
@@ -279,7 +279,9 @@ def convert(
     for line in summary(read_table(target / CONVERSION)):
         print(f"{mark}{line}")
     if cohort.trains and (outlook := Noise.of_head(cohort.patients[0]).outlook):
-        print(f"With {cohort.patients[0]} training {cohort.unit}s at one hospital: {outlook}", file=sys.stderr)
+        print(
+            f"With {counted(cohort.patients[0], f'training {cohort.unit}')} at one hospital: {outlook}", file=sys.stderr
+        )
 
 
 def report(

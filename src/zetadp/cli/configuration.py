@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from zetadp.base.tables import read_table
+from zetadp.base.validation import counted
 from zetadp.mri.decathlon import Listing
 from zetadp.mri.index import PATIENT_KEY
 
@@ -77,9 +78,9 @@ class ConvertedCohort:
     def described(self) -> str:
         """Return sentences about the numbers of patients, the unit of the guarantee, and the choice of parts."""
         (train, test), (train_scans, test_scans) = self.patients, self.scans
-        scans = f", with {train_scans} and {test_scans} scans" if self.unit == "patient" else ""
+        scans = f", with {train_scans} and {counted(test_scans, 'scan')}" if self.unit == "patient" else ""
         lines = [
-            f"{self.folder}: {train} training and {test} test {self.unit}s{scans}.",
+            f"{self.folder}: {train} training and {counted(test, f'test {self.unit}')}{scans}.",
             self._parts(),
         ]
         if self.unit == "record" and train:  # patients of the test have no guarantee
@@ -104,8 +105,8 @@ class ConvertedCohort:
             "  source: folder",
             f"  folder: {folder}",
             *(f"  # {line}" for line in self._parts().splitlines()),
-            f"  train_patients: {train}  # with {train_scans} scan(s)",
-            f"  test_patients: {test}  # with {test_scans} scan(s)",
+            f"  train_patients: {train}  # with {counted(train_scans, 'scan')}",
+            f"  test_patients: {test}  # with {counted(test_scans, 'scan')}",
             f"  unit: {self.unit}  # what the guarantee protects",
             *([f"  patient_key: {_quoted(self.folder / PATIENT_KEY)}"] if self.unit == "patient" else []),
             *([f"task: {{settings: {{{settings}}}}}"] if settings else []),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from zetadp.base.validation import Positive, UserError, needs_a_person
+from zetadp.base.validation import Positive, UserError, counted, needs_a_person
 from zetadp.cli.arguments import SERVER, log_to_terminal, print_now
 
 if TYPE_CHECKING:
@@ -105,11 +105,14 @@ def plan(
     if config.networks[network].needs_backbone:
         planned = with_public(planned, public_network(planned, backbone))
     _write_terms(planned, output)
-    print(f"{output}: {planned.training.rounds} rounds, noise {planned.training.noise}; hash {planned.digest}")
+    print(
+        f"{output}: {counted(planned.training.rounds, 'round')}, noise {planned.training.noise}; hash {planned.digest}"
+    )
     for node in planned.nodes:
         print(f"  {promise_of(planned, node.name)}")
         print(
-            f"    of {node.population} {planned.protects}s, {node.expected:g} a round, sigma {node.noise_multiplier:g}"
+            f"    of {counted(node.population, planned.protects)}, {node.expected:g} a round, "
+            f"sigma {node.noise_multiplier:g}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from zetadp.base.epsilon import Delta, rounded_up
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json
-from zetadp.base.validation import Count, Positive, UserError
+from zetadp.base.validation import Count, Positive, UserError, counted
 from zetadp.cli.arguments import Probability
 
 
@@ -153,7 +153,7 @@ def verify(
 
     Anybody can write a new chain, so something outside the folder must vouch for the ledger: the register of the
     cohort's ledgers (--ledgers), or a head of the ledger that you noted earlier (--head). Without both, the register is
-    that of the account that a run of the library names, or that of ledgers/COHORT above the folder of a run of the
+    that of the account that a run of the library names, or that of ledgers/COHORT in a folder above a run of the
     pipeline.
 
     A hospital of a federation has no such folder. Its node signs its ledger with its own key, and the server's copy
@@ -235,14 +235,14 @@ def budget(
         if node is not None:
             planned.position(node)
         planned_runs = [declared_run(planned.label, replace(planned.declaration(), node=node))]
-    if counted := [*recorded, *planned_runs]:
-        common_unit(counted)
-    smallest = delta or min((run.delta for run in counted), default=1e-3)
+    if all_runs := [*recorded, *planned_runs]:
+        common_unit(all_runs)
+    smallest = delta or min((run.delta for run in all_runs), default=1e-3)
     at_delta, total = f"at delta {smallest:g}", Total.of(recorded, smallest)
     spent = total.spent
     print(
-        f"spent so far: epsilon {rounded_up(spent)} {at_delta}, in {len(recorded)} run(s), each counted to its "
-        f"declared end{condition_of(recorded)}"
+        f"spent so far: epsilon {rounded_up(spent)} {at_delta}, in {counted(len(recorded), 'run')}, each counted to "
+        f"its declared end{condition_of(recorded)}"
     )
     for run in planned_runs:
         total = Total.of([*recorded, run], smallest)

@@ -19,7 +19,7 @@ from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.reading import schema_of
 from zetadp.base.runfolder import RunName
-from zetadp.base.validation import Count, Device, Filled, OneOf, UserError
+from zetadp.base.validation import Count, Device, Filled, OneOf, UserError, counted
 from zetadp.config.sections import (
     EVERYBODY,
     Arm,
@@ -275,9 +275,7 @@ class Config:
         runs = self.run_names
         if not self.cohort.real:
             return ""
-        trainings = (
-            f"{len(runs)} training run{'s' if len(runs) > 1 else ''} on real patients (cohort {self.cohort.name})"
-        )
+        trainings = f"{counted(len(runs), 'training run')} on real patients (cohort {self.cohort.name})"
         epsilon = math.fsum(run.target.epsilon for run in runs)
         delta = len(runs) * self.privacy.delta
         cost = f"at most epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} for one {self.cohort.unit}"

@@ -26,7 +26,7 @@ from zetadp.accounting.threat import condition
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.logs import is_milestone
 from zetadp.base.storage import make_folder
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 from zetadp.hospitals.health import Health
 from zetadp.hospitals.ledgers import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.hospitals.masks import Place
@@ -361,7 +361,7 @@ class Coordinator:
     def _stopped(self, number: int, reason: str) -> UserError:
         """Return the error that ends a run, with all failures of its last round."""
         failed = [
-            f"; {name} failed {len(reasons)} times ({'; '.join(dict.fromkeys(reasons))})"
+            f"; {name} failed {counted(len(reasons), 'time')} ({'; '.join(dict.fromkeys(reasons))})"
             for name, reasons in sorted(self._failed.items())
             if reasons
         ]

@@ -27,11 +27,11 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.logs import is_milestone
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.tensors import pick_device
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 from zetadp.hospitals.health import Health
 from zetadp.hospitals.ledgers import signed_head
 from zetadp.hospitals.masks import FreshValue, Masking, Place, Try, UnsafeTryError, fresh_value
-from zetadp.hospitals.participant import Participant
+from zetadp.hospitals.participant import Participant, cap_is_a_setting
 from zetadp.hospitals.protocol import (
     Answer,
     Reason,
@@ -107,8 +107,8 @@ class Hospital:
         declared = plan.nodes[plan.position(name)].population // plan.units_of_a_person
         if len(patients) != declared:
             raise UserError(
-                f"Expected {declared} training patients at {name}, as the plan declares, found {len(patients)} in "
-                f"{participant.settings.images}."
+                f"Expected {counted(declared, 'training patient')} at {name}, as the plan declares, found "
+                f"{len(patients)} in {participant.settings.images}."
             )
         (self.units,) = checked_units([units_among(plan, patients)], records.strata, plan.together)
         phase = checked_phase(Assembly.of(plan, records, start), records, self.units, self.settings.chunk)
@@ -160,7 +160,7 @@ class Hospital:
         """
         number = request.place.round + 1
         try:
-            with self._note_work(request.place):
+            with cap_is_a_setting(), self._note_work(request.place):
                 return self._answer(request, value)
         except _RefusedError as refused:
             logger.warning("refused round %d: %s", number, refused.reason)

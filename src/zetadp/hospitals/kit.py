@@ -16,7 +16,7 @@ from zetadp.account.risk import Risk
 from zetadp.accounting import composition
 from zetadp.base.epsilon import percent_up, rounded_up
 from zetadp.base.storage import write_text
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, counted, shown
 from zetadp.hospitals.certificates import checked_server, fingerprint
 from zetadp.hospitals.masks import Roster
 from zetadp.hospitals.settings import HospitalSettings
@@ -135,7 +135,7 @@ def _training(plan: Plan, roster: Roster | None) -> Iterator[str]:
     trained = "" if network.trained == "all" else f", of which is trained: {network.trained}"
     start = "from a public network" if network.start == "public" else "from random weights"
     yield f"  network:  {network.family} on {network.domain}, {start}{trained}"
-    yield f"  rounds:   {training.rounds}, with {len(plan.nodes)} nodes"
+    yield f"  rounds:   {training.rounds}, with {counted(len(plan.nodes), 'node')}"
     if math.isfinite(plan.clip):
         yield f"  declared: {Public.of(plan).described(plan.protects)}"
     source = "a seed, which protects nobody: for simulations only" if training.seeded else "the operating system"
@@ -154,7 +154,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     promise = promise_of(plan, node.name, delta=min(plan.delta, OWN_DELTA))
     yield ""
     yield f"{node.name}"
-    yield f"  takes part with exactly {node.population} {plan.protects}s"
+    yield f"  takes part with exactly {counted(node.population, plan.protects)}"
     if node.expected == node.population:
         yield f"  all {plan.protects}s enter every round"
     else:

@@ -20,7 +20,7 @@ from zetadp.account.register import START, BrokenChainError
 from zetadp.account.verification import Check, checked
 from zetadp.accounting.events import Event
 from zetadp.base.storage import make_folder, read_json, sync_folder, write_json, writing
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 from zetadp.hospitals.certificates import check_signature, read_public_key, signature
 
 IDENTITIES = "identities.json"
@@ -177,7 +177,7 @@ def check_ledger(ledger: Path, key: Path, head: str | None = None) -> list[Check
     public, attempts = read_public_key(key), Book.of(ledger).ledgers[ledger]
     count = sum(len(attempt.releases()) for attempt in attempts)
     checks = [
-        Check(f"the chain of {ledger} is unbroken, {count} releases"),
+        Check(f"the chain of {ledger} is unbroken, {counted(count, 'release')}"),
         checked(f"{key} signed the last line of {ledger}", _signed, attempts, public),
     ]
     if head is not None:

@@ -11,6 +11,8 @@ recorded messages of all of them. Its signing key stays the same for all plans.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,14 +21,14 @@ from typing import Any, Self
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from zetadp.account.book import Book
-from zetadp.account.budget import Cap
+from zetadp.account.budget import Cap, CapError
 from zetadp.account.declaration import Declaration, Series
 from zetadp.account.exposure import condition_of, declared_run, total
 from zetadp.account.ledger import read_ledger
 from zetadp.account.offers import ANOTHER_NAME, plan_difference
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, counted, shown
 from zetadp.hospitals.certificates import Credentials, check_signature, make_private_key, read_node_key, signature
 from zetadp.hospitals.masks import Member, Roster, read_terms
 from zetadp.hospitals.settings import HospitalSettings
@@ -200,7 +202,8 @@ class Participant:
         differing = plan_difference(attempts[-1].declaration.to_json(), now.to_json())
         raise UserError(
             f"plan: Expected a plan of a new name, or the one that {self.ledger} records, found another one with the "
-            f"name {self.plan.label}. Settings that differ: {differing}. Its {len(attempts)} attempt(s) count, and "
+            f"name {self.plan.label}. Settings that differ: {differing}. Its {counted(len(attempts), 'attempt')} "
+            f"{'counts' if len(attempts) == 1 else 'count'}, and "
             f"attempts: {self.settings.attempts} in the settings permits no more. {ANOTHER_NAME}. Nothing was released."
         )
 
@@ -208,10 +211,11 @@ class Participant:
         """Refuse a plan whose attempts would bring the hospital's patients above its cap."""
         if self.cap is None:
             return
-        if self.ledger.exists() and any(attempt.events for attempt in read_ledger(self.ledger)):
-            self.cap.continuing(self.ledger)
-        else:
-            self.cap.check_plan(self.ledger, self.declaration(self.plan.declaration()), self.settings.attempts)
+        with cap_is_a_setting():
+            if self.ledger.exists() and any(attempt.events for attempt in read_ledger(self.ledger)):
+                self.cap.continuing(self.ledger)
+            else:
+                self.cap.check_plan(self.ledger, self.declaration(self.plan.declaration()), self.settings.attempts)
 
     def check_patients(self) -> None:
         """Refuse a folder that is not there, and a promise for persons if it is not known whose each record is.
@@ -316,10 +320,22 @@ class Participant:
             raise UserError(f"The approval {path} is for another plan, roster or node. {remedy}")
         if self.settings.attempts > attempts:
             raise UserError(
-                f"The approval {path} permits {attempts} attempt(s), and the settings now say "
+                f"The approval {path} permits {counted(attempts, 'attempt')}, and the settings now say "
                 f"{self.settings.attempts}, which costs patients more. {remedy}"
             )
         return shown(who)
 
     def _approved(self, attempts: int) -> dict[str, Any]:
         return {"node": self.name, "digest": self.digest, "attempts": attempts}
+
+
+@contextmanager
+def cap_is_a_setting() -> Iterator[None]:
+    """Add to a refusal by the cap which setting it is, and that it covers the earlier runs too."""
+    try:
+        yield
+    except CapError as error:
+        raise CapError(
+            f"{error} It is `cap` in node.yaml, which must cover this run and all earlier ones with the same state "
+            "folder. Raise it to the total if you agree to that."
+        ) from error

@@ -19,7 +19,7 @@ import pandas as pd
 
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.tables import shared_contents, write_table
-from zetadp.base.validation import UserError, refuse, shown
+from zetadp.base.validation import UserError, counted, refuse, shown
 from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES, Listing, read_task, write_task
 from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import join
@@ -109,6 +109,11 @@ def convert_folder(
     UserError
         One message that numbers all problems; nothing is written then.
     """
+    if target.resolve().is_relative_to(source.resolve()):
+        raise UserError(
+            f"Expected a target outside {source}, found {target}, whose files a later conversion would read. Name "
+            "another folder."
+        )
     inventory = find_scans(source, sequences or {})
     fewest = 0 if fewest_sequences is None else fewest_sequences
     incomplete = [scan for scan in inventory.scans if len(SEQUENCES) - len(scan.lacking) < fewest]
@@ -230,9 +235,10 @@ def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
             f"or leave out such records with --leave-out-incomplete {LEAST_SEQUENCES}."
         )
     elif scan.lacking and unread:
+        others, they_are = ("other file", "it is") if len(unread) == 1 else ("other files", "they are")
         problems.append(
             f"Expected one {' and one '.join(scan.lacking)} volume in {scan.folder}, found none, but "
-            f"{summarise_names(unread, 'other file(s)')}. Say what they are: --sequence "
+            f"{summarise_names(unread, others)}. Say what {they_are}: --sequence "
             f"'{Path(unread[0]).name}={scan.lacking[0]}', or {NEITHER} in place of {scan.lacking[0]}."
         )
     return problems
@@ -285,13 +291,15 @@ def summary(outcomes: pd.DataFrame) -> list[str]:
         The content of `CONVERSION`.
     """
     taken = outcomes[outcomes["outcome"] == "taken"]
-    rows = [("taken", f"{taken['record'].nunique()} scans", f"{len(taken)} files")]
+    rows = [("taken", counted(taken["record"].nunique(), "scan"), counted(len(taken), "file"))]
     for reason, group in taken[taken["reason"].str.contains("resampled")].groupby("reason"):
-        rows.append(("", f"{group['record'].nunique()} scans", f"{reason}: {', '.join(group['record'].unique())}"))
+        rows.append(
+            ("", counted(group["record"].nunique(), "scan"), f"{reason}: {', '.join(group['record'].unique())}")
+        )
     rest = outcomes[outcomes["outcome"] != "taken"]
     for reason, group in rest[rest["record"] != ""].groupby("reason"):
         rows.append(
-            ("left out", f"{group['record'].nunique()} scans", f"{reason}: {', '.join(group['record'].unique())}")
+            ("left out", counted(group["record"].nunique(), "scan"), f"{reason}: {', '.join(group['record'].unique())}")
         )
     for reason, group in rest[rest["record"] == ""].groupby("reason"):
         rows.append(("left out", "", f"{reason}: {summarise_names(group['file'].tolist(), 'in all')}"))

@@ -17,7 +17,7 @@ import numpy as np
 
 from zetadp.base.complex_images import InverseRoot, Moments, fourier, inverse_fourier
 from zetadp.base.storage import Items, present
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 from zetadp.mri.decathlon import AXES
 
 
@@ -82,7 +82,8 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
         bad = np.argwhere(~np.isfinite(total[..., 0, 0]) | (total[..., 0, 0] <= 0))
         first = bad[0].tolist()
         raise UserError(
-            f"Cannot whiten {len(bad)} image(s) that are constant or not finite; the first is at index {first}."
+            f"Cannot whiten {counted(len(bad), 'image that is', 'images that are')} constant or not finite; the first "
+            f"is at index {first}."
         )
     root = InverseRoot.of(*moments[2:], epsilon * total / 2, np)
     real, imaginary = root.apply(moments.real, moments.imaginary)

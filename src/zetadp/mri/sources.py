@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zetadp.base.tables import is_hidden
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, counted, shown
 from zetadp.mri.decathlon import SEQUENCES, record_name
 from zetadp.mri.filenames import apply_rules, fits, is_computed, readings
 
@@ -119,7 +119,7 @@ def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
     for folder, files in volumes.items():
         if folder.name in DATATYPES and _is_subject(folder.parent):
             if files:
-                left_out[str(folder.relative_to(source))] = f"{len(files)} file(s) of another kind of image"
+                left_out[str(folder.relative_to(source))] = f"{counted(len(files), 'file')} of another kind of image"
         elif files:
             scan, unread = _read_files(source, folder, files, rules)
             left_out |= unread
@@ -179,7 +179,9 @@ def _folders(source: Path, left_out: dict[str, str]) -> Iterator[tuple[Path, lis
             folders.remove(name)
             count = sum(file.name.lower().endswith(ENDINGS) for file in (folder / name).rglob("*"))
             if count:
-                left_out[str((folder / name).relative_to(source))] = f"{count} file(s) in a folder of computed images"
+                left_out[str((folder / name).relative_to(source))] = (
+                    f"{counted(count, 'file')} in a folder of computed images"
+                )
         yield folder, [folder / name for name in sorted(names) if _is_volume(name)]
 
 

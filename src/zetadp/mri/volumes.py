@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.slicing import (
     PLANES,
@@ -195,7 +195,7 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spa
         )
     if channels not in (None, n_channels := shape[3] if len(shape) == 4 else 1):
         raise UserError(
-            f"Expected {channels} channel{'s' if channels != 1 else ''} in {path}, found {n_channels} (shape "
+            f"Expected {counted(channels, 'channel')} in {path}, found {n_channels} (shape "
             f"{image.shape}). Join the sequences of a record in one 4-D file, or correct 'modality' in dataset.json."
         )
     if min(shape) < 1 or not (1 / LARGEST_SLOPE <= abs(slope) <= LARGEST_SLOPE and math.isfinite(intercept)):
@@ -293,7 +293,7 @@ def log_assumptions(volumes: Sequence[Volume]) -> None:
         for assumption in volume.assumed:
             paths.setdefault(assumption, []).append(volume.path)
     for assumption, (first, *others) in paths.items():
-        more = f" This holds for {len(others)} other file(s), too." if others else ""
+        more = f" This holds for {counted(len(others), 'other file')}, too." if others else ""
         logger.warning("%s %s.%s", first, assumption, more)
 
 

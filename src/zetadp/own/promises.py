@@ -19,7 +19,7 @@ from zetadp.accounting.events import MOST_RELEASES
 from zetadp.accounting.kinds import NoisySum
 from zetadp.base.calls import checked_calls
 from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
-from zetadp.base.validation import UserError, checked_path, whole
+from zetadp.base.validation import UserError, checked_path, counted, whole
 from zetadp.training.plan import Plan
 from zetadp.training.promise import Noise, promise_of
 
@@ -122,7 +122,7 @@ def spent_with(plan: Plan, ledger: Path, cap: Cap | None) -> tuple[Total | None,
 
 def with_earlier(together: Total, before: int) -> str:
     """Return the cost with other runs, as the end of a sentence, and what of it is a promise."""
-    text = f"; with {before} other run(s) on the same patients, epsilon {rounded_up(together.spent)}"
+    text = f"; with {counted(before, 'other run')} on the same patients, epsilon {rounded_up(together.spent)}"
     return ". ".join(filter(None, (text, together.simulation.rstrip("."), str(together).rstrip("."))))
 
 

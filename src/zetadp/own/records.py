@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zetadp.base.arrays import network_numbers, tensor_of
 from zetadp.base.calls import checked_calls
-from zetadp.base.validation import UserError, name_key, shown
+from zetadp.base.validation import UserError, counted, name_key, shown
 from zetadp.own.looked_up import Joined, LookedUp, other_random_numbers, reading
 from zetadp.training.records import LabelledItems, checked_owners
 from zetadp.training.stateless import same
@@ -246,7 +246,7 @@ class Records:
                         f"{expected}, found {by_key[name_key(one)]!r} and {name!r} for two spellings of {one!r}."
                     )
             if absent := [one for key, one in self.keys.items() if key not in by_key]:
-                raise UserError(f"{expected}, found none for {len(absent)} patient(s), such as {absent[0]!r}.")
+                raise UserError(f"{expected}, found none for {counted(len(absent), 'patient')}, such as {absent[0]!r}.")
             return [by_key[key] for key in self.keys]
         if len(names) != len(self):
             raise UserError(f"{expected}, found {len(names)} names for {len(self)} items.")

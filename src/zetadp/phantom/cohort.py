@@ -323,8 +323,8 @@ def assemble(*, receipts: list[Path], dataset: Path, settings: dict[str, Any], s
         missing = [name for name in read_json(receipt)["files"] if not (dataset.parent / name).is_file()]
         if missing:
             raise UserError(
-                f"{len(missing)} volume(s) that {receipt} lists are gone, the first is {missing[0]}. Delete {receipt} "
-                "and run again."
+                f"Expected the volumes that {receipt} lists, found {len(missing)} of them gone, the first "
+                f"{missing[0]}. Delete {receipt} and run again."
             )
     write_dataset_json(Simulated(**settings), dataset.parent, **sizes)
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from zetadp.accounting.threat import MASKED_SUMS, NoiseSource
 from zetadp.base.epsilon import describe_guarantee, rounded_up
+from zetadp.base.validation import counted
 from zetadp.report.provenance import Cohort
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, metric_shown, private_rows
 
@@ -106,10 +107,10 @@ def _sums(private: pd.DataFrame) -> list[str]:
     lines = []
     for arm, group in private[private["threat"] == MASKED_SUMS].groupby("arm"):
         figures = _at_epsilons(group, "epsilon_single_messages")
+        colluding = counted(int(group["colluding"].max()), "node")
         lines.append(
             f"Arm {arm}: masked sums. ε holds as long as masks hide single messages, against a server that may deviate "
-            f"and colludes with at most {int(group['colluding'].max())} node(s). Against anyone who could undo the "
-            f"masks it is {figures}."
+            f"and colludes with at most {colluding}. Against anyone who could undo the masks it is {figures}."
         )
     return lines
 

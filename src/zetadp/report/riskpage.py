@@ -19,6 +19,7 @@ from zetadp.accounting.threat import Sums
 from zetadp.base.epsilon import FALSE_ALARMS, percent_up, rounded_up
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
+from zetadp.base.validation import counted
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
 from zetadp.report.rendering import Section, page_html
 
@@ -117,9 +118,10 @@ def _of_masks(risk: Risk) -> list[str]:
     if not (sums := _sums(risk)) or risk.guarantee == "none":
         return []
     undone = Total.of(risk.runs, risk.delta, unmasked=True).epsilon
+    colluding = counted(min(one.colluding for one in sums), "hospital tells", "hospitals tell")
     return [
         "The figures hold as long as masks hide single messages and at most "
-        f"{min(one.colluding for one in sums)} hospital(s) tell the server what they know. Against anyone who could "
+        f"{colluding} the server what they know. Against anyone who could "
         f"undo the masks, epsilon is {rounded_up(undone, 3)} at δ = {risk.delta:g}."
     ]
 
@@ -173,7 +175,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     unit = risk.unit
     rows = all(run.mixed_rows for run in risk.runs)
     person = unit if rows else f"training {unit}"
-    recorded = _count_in_words(len(risk.runs), "run or release", "runs or releases")
+    recorded = counted(len(risk.runs), "run or release", "runs or releases")
     yield Section("In one sentence", [headline(risk)])
     yield Section(
         "Who is protected, and how far",
@@ -277,7 +279,3 @@ def _times(odds: float) -> str:
     if odds >= _MOST_ODDS:
         return "over a million times"
     return f"{math.ceil(odds):,} times" if odds >= TEN else f"{rounded_up(odds, 3)} times"
-
-
-def _count_in_words(number: int, singular: str, plural: str) -> str:
-    return f"{number} {singular if number == 1 else plural}"

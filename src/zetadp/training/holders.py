@@ -13,7 +13,7 @@ import torch
 
 from zetadp.account.register import Secret
 from zetadp.base.tensors import tensors_digest
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, counted
 from zetadp.nn.settings import OWN
 from zetadp.training.assembly import Assembly
 from zetadp.training.checkpoint import Checkpoint, RunFiles
@@ -178,7 +178,7 @@ def _check_numbers(plan: Plan, units: Sequence[Sequence[np.ndarray]]) -> None:
     for node, of_node in zip(plan.nodes, units, strict=True):
         if len(of_node) != node.population:
             raise UserError(
-                f"Expected {node.population} training {plan.protects}s at {node.name}, as declared, found "
+                f"Expected {counted(node.population, f'training {plan.protects}')} at {node.name}, as declared, found "
                 f"{len(of_node)}."
             )
 

@@ -17,7 +17,7 @@ import pandas as pd
 from zetadp.account.register import Secret
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import read_table, write_table
-from zetadp.base.validation import Count, OneOf, Seed, UserError, check_fields
+from zetadp.base.validation import Count, OneOf, Seed, UserError, check_fields, counted
 
 SERVER = "server"
 
@@ -139,7 +139,7 @@ def assign_patients(index: pd.DataFrame, settings: PartitionSettings, sizes: Seq
     train, test = (patients[patients["part"] == part] for part in ("train", "test"))
     names = [node_name(number) for number in range(settings.nodes)]
     if len(train) != sum(sizes):
-        raise UserError(f"Expected {sum(sizes)} training patients, as declared, found {len(train)}.")
+        raise UserError(f"Expected {counted(sum(sizes), 'training patient')}, as declared, found {len(train)}.")
     random = stream(settings.seed, Purpose.PARTITION)
     settings.check_watched(len(test))
     if settings.by == "scanner":

@@ -308,7 +308,7 @@ def test_the_command_prints_the_pair_of_the_limit_under_which_runs_began(tmp_pat
             record(tmp_path / f"{name}.jsonl", **declaration.to_json())
     assert main(["budget", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert f"spent so far: epsilon {rounded_up(FILTER[2])} at delta 0.001, in 2 run(s)" in printed
+    assert f"spent so far: epsilon {rounded_up(FILTER[2])} at delta 0.001, in 2 runs" in printed
     assert "The promise is epsilon 4 at delta 0.001, the limit that was set before the first run." in printed
     with Ledger(tmp_path / "b.jsonl") as ledger:
         ledger.resume(ROUNDS, {"epsilon": 5.0, "delta": DELTA})  # the limit was raised meanwhile

@@ -154,7 +154,7 @@ def test_all_attempts_of_a_run_lead_and_the_last_one_stands_beside_them():
     assert twice["earlier_attempts"]["trade_off"] is None  # the second attempt may follow from results of the first
     both, alone = (f"{epsilon:.2f}"[:3] for epsilon in (spent(twice), once["epsilon"]))
     assert re.match(rf"Training was \({both}[\d.]*, 0.001\)-differentially private", str(twice))
-    assert re.search(rf"1 time\(s\) before\..*The last training alone cost epsilon {alone}", str(twice))
+    assert re.search(rf"1 time before\..*The last training alone cost epsilon {alone}", str(twice))
     without = state(run, earlier=[everybody(sigma=0.0)])
     assert (str(without).startswith("No guarantee"), spent(without)) == (True, math.inf)
     assert "not all of them had noise" in str(without)
@@ -244,7 +244,24 @@ def test_one_release_without_noise_makes_the_total_none():
     assert found["all_rows"]["without_noise"] == [how]
     assert found["private_rows"]["epsilon"] == composition.epsilon({NoisySum(P, 42.567): 20}, 1e-3)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert f"no guarantee, because these had no noise: {how}" in found.text
+    assert f"no guarantee, because this one had no noise: {how}" in found.text
+
+
+@pytest.mark.parametrize(
+    ("noises", "lines"),
+    [
+        ([2.0], ["The private run: epsilon "]),
+        ([2.0, 2.0], ["The 2 private runs: epsilon ", "All 2 runs: epsilon "]),
+        ([2.0, 0.0], ["The private run alone: epsilon ", "All 2 runs: no guarantee, because this one had no noise"]),
+        ([0.0], ["The run: no guarantee, because this one had no noise"]),
+        ([0.0, 0.0], ["All 2 runs: no guarantee, because these had no noise"]),
+    ],
+)
+def test_the_text_of_a_total_counts_its_runs_in_words(noises, lines):
+    runs = [federated(f"run {number}", sigma=sigma, rounds=4, declared=4) for number, sigma in enumerate(noises)]
+    of_runs = [line for line in total(runs).text.splitlines() if line.startswith(("The ", "All "))]
+    assert len(of_runs) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(of_runs, lines, strict=True))
 
 
 def test_totals_add_up_node_by_node():

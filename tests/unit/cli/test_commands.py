@@ -221,7 +221,7 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     code, out, err = ended(capsys, "convert", source, target, "--test-fraction", 0.42, "--patient-pattern", rule)
     assert code == 0
     assert "With 2 training patients at one hospital: Expect nothing from this training" in err
-    assert "2 training and 1 test patients, with 3 and 2 scans" in out
+    assert "2 training and 1 test patient, with 3 and 2 scans" in out
     said = yaml.safe_load(out[out.index("name: ") :])
     config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
     overlay(config, said)
@@ -266,7 +266,7 @@ def test_convert_writes_a_configuration_that_loads(exact, tmp_path, capsys):
     assert said in out
     assert said in file.read_text()
     assert "taken       12 scans  48 files" in out
-    assert re.search(r"left out +1 scans +lacks T1gd: P03\n", out)
+    assert re.search(r"left out +1 scan +lacks T1gd: P03\n", out)
     assert str(file) in mistake(capsys, "convert", source, tmp_path / "other", "--configuration", file)
     assert not (tmp_path / "other").exists()
 

@@ -55,6 +55,15 @@ def write_bids(root, *sessions):
     return root
 
 
+@pytest.mark.parametrize("target", ["task", "p1/task", "../scans/task", "link/task"])
+def test_a_target_inside_its_source_is_refused(target, tmp_path, capsys):
+    source = write_brats(tmp_path / "scans", "p1")
+    (source / "link").symlink_to(source / "p1")
+    assert main(["convert", str(source), str(source / target), "--patient-pattern", "(.*)"]) == 1
+    assert f"Expected a target outside {source}, found {source / target}" in capsys.readouterr().err
+    assert not [*source.rglob("dataset.json")]
+
+
 def indexed(task):
     """Return the table of a converted cohort without test patients."""
     lines = (task.root / "patient_key.tsv").read_text().splitlines()[1:]
@@ -316,9 +325,9 @@ def test_both_layouts_side_by_side_and_below_lose_no_file(tmp_path):
         "Pat1_x/more/Pat1_x_T1_mask.nii.gz": "computed from a scan, as its name says",
         "pacs/Pat1_y/Pat1_y_seg.nii.gz": "computed from a scan, as its name says",
         "pacs/Pat2_x/Pat2_x_seg.nii.gz": "computed from a scan, as its name says",
-        "derivatives": "1 file(s) in a folder of computed images",
+        "derivatives": "1 file in a folder of computed images",
         "sub-01/anat/sub-01_T2star.nii.gz": "its name is none of the four sequences",
-        "sub-01/dwi": "1 file(s) of another kind of image",
+        "sub-01/dwi": "1 file of another kind of image",
         "sub-02/ses-a/anat/sub-02_ses-a_T2star.nii.gz": "its name is none of the four sequences",
         "sub-02/ses-b/anat/sub-02_ses-b_T2star.nii.gz": "its name is none of the four sequences",
     }

@@ -57,7 +57,7 @@ def test_matches_the_inverse_square_root_by_eigenvectors(seed, epsilon):
 def test_images_without_variance_or_not_finite_are_named(bad):
     values = correlated(0, 2, 3, 4, 4)
     values[1, 2] = bad
-    with np.errstate(invalid="ignore"), pytest.raises(UserError, match=r"1 image\(s\) .* index \[1, 2\]"):
+    with np.errstate(invalid="ignore"), pytest.raises(UserError, match=r"1 image that is .* index \[1, 2\]"):
         whiten(values)
 
 

@@ -198,7 +198,7 @@ def test_a_ledger_has_a_name_that_totals_find(tmp_path, capsys, name):
 def test_one_row_is_a_release_too_and_repeated_rows_are_no_model(tmp_path):
     first, second = (str(released(tmp_path, rows=1, active=1, seed=1, epsilon=1.2345678)) for _ in range(2))
     assert "the release would be" in first
-    assert "Rows were released 1 time(s) before" in second
+    assert "Rows were released 1 time before" in second
     with h5py.File(tmp_path / "rows.h5") as file:
         named = json.loads(file.attrs["plan"])["run"]["epsilon"]
     assert float(named) <= 1.2345678  # for which the noise is found: no more than was asked for

@@ -28,7 +28,7 @@ SHOWN = {
         "privacy": {"arm": "secure", "threat": THREAT},
         "column": ("threat", {"local", "masked_sums"}),
         "table": "| secure (masked sums) |",
-        "note": ("Arm secure", "41.5 at ε = 3", "at most 2 node(s)"),
+        "note": ("Arm secure", "41.5 at ε = 3", "at most 2 nodes"),
         "figures": "masked sums",
         "card": ("secure (masked sums)", "against anyone who could undo the masks: 41.5", THREAT["assumes"]),
         "absent": "federated (mas",

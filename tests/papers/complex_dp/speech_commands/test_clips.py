@@ -117,7 +117,7 @@ def test_a_clip_of_two_speakers_is_refused_and_one_with_an_ending_in_capitals_is
     clip = folder / f"yes/{SPEAKERS[3]}_nohash_0.wav"
     clip.with_name(f"{SPEAKERS[3].upper()}_nohash_1.WAV").write_bytes(clip.read_bytes())
     assert len(read_clips(folder).names) == 8 * 14 + 1
-    assert "1 times, such as yes-" in caplog.text
+    assert "1 time, such as yes-" in caplog.text
     clip.with_name(f"{SPEAKERS[7]}_nohash_4.wav").write_bytes(clip.read_bytes())
     with pytest.raises(UserError, match=rf" and yes-{SPEAKERS[7]}-004 of {SPEAKERS[7]}"):
         read_clips(folder)
