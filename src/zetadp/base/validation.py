@@ -335,9 +335,9 @@ def checked_path(path: object, what: str) -> Path:
     """Return the path that an argument names, with the user's home for ``~``; raise a `UserError` for anything else."""
     if isinstance(path, str | os.PathLike) and (text := str(path)).strip() and "\0" not in text:
         with suppress(RuntimeError):  # the home of an unknown user
-            named = Path(text).expanduser()
-            if all(len(os.fsencode(part)) <= MAX_FILE_NAME for part in named.parts):
-                return named
+            expanded = Path(text).expanduser()
+            if all(len(os.fsencode(part)) <= MAX_FILE_NAME for part in expanded.parts):
+                return expanded
     raise UserError(f"{what}: Expected the path of a file or folder, such as 'runs/mine', found {path!r:.60}.")
 
 
