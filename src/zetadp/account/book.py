@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from zetadp.account import register
+from zetadp.account.declaration import Declaration
 from zetadp.account.exposure import Run, name_in_errors, runs_of
 from zetadp.account.ledger import Attempt, LostError, fault_of, read_ledger
 from zetadp.account.register import NAME, REGISTER, Register, Secret
@@ -112,6 +114,19 @@ class Book:
         return cls(Path(), ledgers, others, shared)
 
     @classmethod
+    def declared(cls, ledger: Path) -> Book:
+        """Read what runs on the people of a ledger declare, in its folder and in those that share its patients.
+
+        Releases are nearly all that ledgers hold, and reading them takes long, so only those of the ledger itself are
+        read. Nothing is checked for loss.
+        """
+        known = Register.read(ledger.parent)
+        folders = [ledger.parent, *(ledger.parent.parent / name for name in sorted(known.shares))]
+        own, *others = [cls(folder, {path: _declared(path) for path in ledger_files(folder)}) for folder in folders]
+        ledgers = {**own.ledgers, **({ledger: read_ledger(ledger)} if ledger.exists() else {})}
+        return replace(own, ledgers=ledgers, others=others, shared=known.shares, people=known.people)
+
+    @classmethod
     def _alone(cls, folder: Path, *, required: bool = False) -> Book:
         """Read the ledgers of one folder, and refuse if the folder and its register differ."""
         # The register is read before and after the ledgers: runs in progress add to both.
@@ -174,6 +189,26 @@ def ledger_files(folder: Path) -> list[Path]:
         return []
     names = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
     return [path for path in names if path.name not in (NAME, REGISTER) and _is_ledger(path)]
+
+
+def _entries(path: Path, *kinds: str) -> list[dict[str, Any]]:
+    """Return the entries of some kinds in a ledger; its other lines are not parsed."""
+    marks = [f'"kind": "{kind}"'.encode() for kind in kinds]
+    with path.open("rb") as file:
+        lines = [line for line in file if line.endswith(b"\n") and any(mark in line for mark in marks)]
+    return [json.loads(line)["entry"] for line in lines]
+
+
+def _declared(path: Path) -> list[Attempt]:
+    """Return the attempts of a ledger as if they had released nothing yet."""
+    attempts: list[Attempt] = []
+    with name_in_errors(path, "the first line of an attempt"):
+        for entry in _entries(path, "start", "closed"):
+            if entry["kind"] == "start":
+                attempts.append(Attempt(Declaration.from_json(entry)))
+            else:
+                attempts[-1].closed = True
+    return attempts
 
 
 def recorded_runs(*paths: Path) -> list[Run]:
@@ -296,9 +331,8 @@ def _shared(other: Path, contents: Iterable[str]) -> int:
     # register is read after the ledgers, because a run that begins meanwhile adds to it first.
     heads = set()
     for path in ledger_files(other):
-        with name_in_errors(path, "the first line of an attempt"), path.open("rb") as file:
-            starts = [line for line in file if b'"kind": "start"' in line and line.endswith(b"\n")]
-            heads |= {json.loads(line)["entry"]["register"] for line in starts}
+        with name_in_errors(path, "the first line of an attempt"):
+            heads |= {entry["register"] for entry in _entries(path, "start")}
     known = Register.read(other)
     if not heads <= known.heads:
         raise LostError([f"{other / REGISTER} is missing, or has lost lines at its end"])

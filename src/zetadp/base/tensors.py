@@ -240,7 +240,7 @@ def side_stream(device: torch.device) -> Iterator[Callable[[], AbstractContextMa
 @cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the same stream of a device each time: PyTorch keeps the freed memory of each stream apart."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # PyTorch does not annotate it
 
 
 def index_device(inputs: Any) -> torch.device:  # noqa: ANN401  (a tensor, or looked up)

@@ -112,7 +112,7 @@ class PipelineRun:
         started, (table, partition) = time.monotonic(), people
         claim(paths.ledger.parent, table)
         plan = make_plan(draft, noise)
-        earlier = Book.read(paths.ledger.parent).runs(about=paths.ledger)
+        earlier = Book.declared(paths.ledger).runs(about=paths.ledger)
         common_unit([*earlier, declared_run(plan.label, plan.declaration())])
         files = RunFiles(
             paths.ledger,

@@ -60,6 +60,24 @@ def test_an_account_is_added_up_whatever_its_ledgers_are_called(folder, capsys):
         spent(copies, capsys)
 
 
+def test_the_declared_book_has_the_runs_of_the_whole_one(tmp_path):
+    for name in ("own", "shares"):
+        for run in ("first", "second"):
+            record(tmp_path / name / f"{run}.jsonl", unit="record" if name == "shares" else "patient")
+        claim(tmp_path / name, index(tmp_path / f"{name}.csv", "x", name))
+    with Ledger(tmp_path / "own/second.jsonl") as ledger:
+        ledger.start(declared())  # another attempt, closed before a third one
+        ledger.start(declared())
+    for about in ("first", "second", "new"):
+        ledger = tmp_path / f"own/{about}.jsonl"
+        units = [
+            [(run.name, run.unit) for run in book.runs(ledger)]
+            for book in (Book.declared(ledger), Book.read(ledger.parent))
+        ]
+        assert units[0] == units[1]
+        assert ("shares/second", "record") in units[0]
+
+
 @pytest.mark.parametrize("command", ["ledger", "budget"])
 def test_runs_that_protect_different_units_have_no_total(folder, capsys, command):
     record(folder / "third-8.jsonl", unit="record")
