@@ -140,7 +140,6 @@ def test_what_the_paper_prints_is_the_same_everywhere():
         f"{speech[1] - speech[0]:.1f}",
         "SSIM 0.01",
     ]
-    assert line_of(PAGE, "the paper, printed", lost[0])[1:] == lost
     assert (
         line_of(PAGE, "points lost to privacy: digits, ECG, speech; SSIM")[1]
         == f"{lost[0]} and {lost[1]}, 0, {lost[3]}; 0.01"
@@ -178,7 +177,7 @@ def test_the_table_of_ecg_has_the_kept_cells():
 
 
 def test_sentences_on_ecg_are_those_of_the_table():
-    text = TEXT[TEXT.index("176 patients of PTB-XL") : TEXT.index("Spoken commands The paper")]
+    text = TEXT[TEXT.index("176 patients of PTB-XL") : TEXT.index("Spoken commands A head")]
     clipped, noisy = (ECG.loc[f"the paper's network{kind}", "mean"] for kind in (", no noise", " and settings"))
     assert f"Noise costs the paper's network {clipped - noisy:.0f} points here" in text
     assert f"({clipped:.2f} clipped without noise, {noisy:.2f} at ε = 1.76; one seed)" in text
@@ -278,22 +277,11 @@ def test_sentences_on_reconstruction_are_those_of_the_tables():
     assert f"the methods lie between {slices.min():.3f} and {slices.max():.3f}" in TEXT
 
 
-def test_what_privacy_costs_follows_from_the_tables():
-    heads = [
-        DIGITS.loc[(examples, HEAD, "inf"), "mean"] - DIGITS.loc[(examples, HEAD, "0.53"), "mean"]
-        for examples in (COMPOSITES, PLAIN)
-    ]
-    clips = SPEECH[SPEECH["unit"] == "clip"].set_index(["method", "epsilon"])["mean"]
-    speech = clips[HEAD, "inf"] - clips[HEAD, "1.47"]
-    cells = [f"{heads[0]:.2f}", f"{heads[1]:.2f}", "0", f"{speech:.1f}"]
-    assert line_of(PAGE, "heads on public features")[1:5] == cells
+def test_noise_costs_the_paper_s_networks_for_digits_at_most_a_tenth_of_a_point():
     for examples in (COMPOSITES, PLAIN):
         means = DIGITS.loc[(examples, THEIRS)]["mean"]
         assert (means - means["inf"]).abs().max() < 0.1
-    ecg = ECG.loc["the paper's network, no noise", "mean"] - ECG.loc["the paper's network and settings", "mean"]
-    assert line_of(PAGE, "its networks here, clipped in both runs")[3] == f"{ecg:.1f}"
-    rebuilt = REBUILT.loc[WITHOUT, "SSIM"] - REBUILT.loc[TUNED, "SSIM"]
-    assert line_of(PAGE, "part of a public network, simulated heads")[5] == f"SSIM {rebuilt:.3f}"
+    assert "the small effect of noise, 0.1 points at most" in TEXT
 
 
 @pytest.mark.parametrize("device", COST)
