@@ -15,7 +15,6 @@ GRID = {"network": ["pooled"], "epsilon": ["1", "8", "inf"]}
 SHOWN = [
     ("complex_mri", "table", GRID, "{mean:.1f} ± {std:.1f}"),
     ("complex_mri", "table", {"network": ["faster", "per_image"]}, "{mean:.1f}"),
-    ("complex_mri", "short/table1", {"network": ["cardioid", "crelu"]}, "{mean:.1f} ({ci_low:.1f} to {ci_high:.1f})"),
     ("complex_mri", "activations/table1", {}, "{mean:.1f} ± {std:.1f}"),
     ("complex_mri", "whole/table1", {}, "{mean:.1f} % ({ci_low:.1f} to {ci_high:.1f}"),
     ("complex_dp", "ecg/table", {}, "{mean:.2f}"),
