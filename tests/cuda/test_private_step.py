@@ -14,7 +14,7 @@ from training_builder import NETWORKS, network, patients
 
 import zetadp
 from zetadp.account.ledger import Ledger
-from zetadp.base.tensors import Layout, pick_device
+from zetadp.base.tensors import Layout, pick_device, side_stream
 from zetadp.mechanism.grid import Grid
 from zetadp.mechanism.release import NodeMechanism
 from zetadp.training.round import noise_meanwhile
@@ -100,6 +100,31 @@ def test_noise_drawn_ahead_is_that_of_the_processor(tmp_path):
                 messages[device.type].append(node.release(node.draw(number), sums))
     found, expected = (torch.stack(messages[device]).cpu() for device in ("cuda", "cpu"))
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_two_trainings_on_one_gpu_keep_their_noise(tmp_path):
+    """Also where a copy of the second training's noise overtakes a release of the first."""
+    device, size = torch.device("cuda"), 1 << 20
+    event = poisson("node-0", population=7, expected=7, noise_multiplier=1.0, clip=1.0)
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        ledger.start(DECLARATION)
+        ledger.record([event])
+
+        def node(seed: int) -> NodeMechanism:
+            return NodeMechanism(event, ledger=ledger, seed=seed)
+
+        expected = [one.release(one.draw(0), torch.zeros(size)) for one in (node(0), node(1))]
+        first, second = node(0), node(1)
+        with noise_meanwhile([first], 0, size, device):
+            slow = torch.zeros(4096, 4096, device=device)
+        with side_stream(device) as copying:
+            for _ in range(20):
+                slow = slow @ slow.mT @ slow
+            found = [first.release(first.draw(0), torch.zeros(size, device=device) + slow[0, 0])]
+            with copying():
+                second.draw_ahead(0, size, device)
+        found.append(second.release(second.draw(0), torch.zeros(size, device=device)))
+    torch.testing.assert_close(torch.stack(found).cpu(), torch.stack(expected), rtol=1e-6, atol=0)
 
 
 class Network(torch.nn.Module):

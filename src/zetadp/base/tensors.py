@@ -223,6 +223,8 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 def side_stream(device: torch.device) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
     """Let other threads copy to a GPU in the block without delaying its work, and let later work wait for the copies.
 
+    Whoever reads a copy calls `keep_until_read`, since its memory belongs to the other stream.
+
     Yields
     ------
     A function. A thread copies in the context that the function returns, which does nothing on other devices.
@@ -230,17 +232,39 @@ def side_stream(device: torch.device) -> Iterator[Callable[[], AbstractContextMa
     if device.type != "cuda":
         yield nullcontext
         return
-    main, side = torch.cuda.current_stream(device), _side_stream(device)
-    # Copies may reuse memory that earlier work still reads.
-    side.wait_stream(main)
-    yield lambda: torch.cuda.stream(side)
-    main.wait_stream(side)
+    main = torch.cuda.current_stream(device)
+    side = _side_stream(main.device)
+    try:
+        yield lambda: torch.cuda.stream(side)
+    finally:
+        main.wait_stream(side)
 
 
 @cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the same stream of a device each time: PyTorch keeps the freed memory of each stream apart."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # PyTorch does not annotate it
+
+
+def keep_until_read(values: Tensor) -> Tensor:
+    """Return values, whose memory on a GPU is not used again before the later work of this thread has read them.
+
+    PyTorch gives freed memory to the next copy in the stream that it belongs to, which may overtake this thread's work.
+    """
+    if values.device.type == "cuda":
+        values.record_stream(torch.cuda.current_stream(values.device))
+    return values
+
+
+def same_stream(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Return a function whose contexts put other threads' work on a GPU after this thread's; elsewhere they do nothing.
+
+    A thread begins with the default stream, whatever stream the thread that started it had chosen.
+    """
+    if device.type != "cuda":
+        return nullcontext
+    stream = torch.cuda.current_stream(device)
+    return lambda: torch.cuda.stream(stream)
 
 
 def index_device(inputs: Any) -> torch.device:  # noqa: ANN401  (a tensor, or looked up)

@@ -43,7 +43,7 @@ from zetadp.accounting.masked import MaskedSum
 from zetadp.accounting.seeded_noise import mean_with_noise, scaled_normal
 from zetadp.base.installed import PackageError
 from zetadp.base.randomness import ByteSource, Purpose, random_bytes, stream
-from zetadp.base.tensors import for_device, to_device
+from zetadp.base.tensors import for_device, keep_until_read, to_device
 from zetadp.base.usercode import user_code
 from zetadp.mechanism.exact import rounded_normal
 from zetadp.mechanism.grid import Grid, from_grid
@@ -269,7 +269,7 @@ class NodeMechanism:
     def _taken(self, event: Event, again: int, size: int) -> Tensor | None:
         """Return the noise that was drawn ahead for this release, for its only use, or None."""
         ahead, self._ahead = self._ahead, None
-        return ahead[1] if ahead is not None and ahead[0] == (event, again, size) else None
+        return keep_until_read(ahead[1]) if ahead is not None and ahead[0] == (event, again, size) else None
 
     def _noise_stream(self, event: Event, again: int) -> np.random.Generator:
         """Return the seeded stream of the noise of one release."""

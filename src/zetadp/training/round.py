@@ -23,7 +23,7 @@ from torch.func import functional_call
 
 from zetadp.accounting.masked import MaskedSum
 from zetadp.base.randomness import Purpose
-from zetadp.base.tensors import Layout, side_stream, to_device
+from zetadp.base.tensors import Layout, same_stream, side_stream, to_device
 from zetadp.base.usercode import user_code
 from zetadp.mechanism.clipping import ClippedSums, clipped_sums
 from zetadp.mechanism.contributions import (
@@ -185,8 +185,11 @@ def do_round(
             return draws, _clipped_sums(phase, nodes, records, draws)
 
     def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
+        after_the_sums = same_stream(sums.device)
+
         def message(node: Node, draw: Draw, total: Tensor) -> Tensor:
-            return node.mechanism.release(draw, total, again=again)
+            with after_the_sums():
+                return node.mechanism.release(draw, total, again=again)
 
         # Each node has its own stream of noise, so the bytes do not depend on the order of the nodes.
         messages = torch.stack(side_by_side(message, nodes, draws, sums))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +15,9 @@ from training_builder import CLASSES, SIZE, TINY, network, records
 import zetadp.training.round as rounds
 from zetadp.account.ledger import Ledger, read_ledger
 from zetadp.accounting import seeded_noise
-from zetadp.base.tensors import Layout, side_stream
+from zetadp.base.tensors import Layout, keep_until_read, same_stream, side_stream
 from zetadp.base.validation import UserError
+from zetadp.mechanism import release as mechanism_release
 from zetadp.mechanism.grid import Grid
 from zetadp.mechanism.release import NodeMechanism
 from zetadp.training.outbox import Outbox
@@ -76,8 +79,9 @@ def ahead_of_sums(monkeypatch) -> None:
 def test_noise_drawn_while_sums_are_computed_has_the_same_bits(tmp_path, monkeypatch, nodes_ahead):
     """Also where a round is computed twice, and where some nodes draw theirs later."""
     phase = replace(Phase.of(network(TINY), CLASSES), chunk=8)
-    found, drawn_late = [], []
+    found, drawn_late, kept = [], [], []
     noisy_mean = seeded_noise.noisy_mean
+    monkeypatch.setattr(mechanism_release, "keep_until_read", lambda noise: kept.append(0) or noise)
     for name in ("later", "ahead"):
         if name == "ahead":
             monkeypatch.setattr(rounds, "AHEAD_BYTES", nodes_ahead * 8 * phase.message)
@@ -101,34 +105,64 @@ def test_noise_drawn_while_sums_are_computed_has_the_same_bits(tmp_path, monkeyp
         found.append(torch.stack(messages))
     assert torch.equal(*found)
     assert len(drawn_late) == 5 * (2 - nodes_ahead)
+    assert len(kept) == 5 * nodes_ahead
     assert len(found[0].flatten(0, 1).unique(dim=0)) == 8
 
 
-def test_copies_to_a_gpu_come_after_earlier_work_and_before_later_work(monkeypatch):
-    """By names of CUDA's streams, without a GPU."""
-    done, made = [], []
+def test_no_work_of_a_gpu_overtakes_what_it_needs(monkeypatch):
+    """Copies in another stream, after an error too, their memory, and work of other threads; without a GPU."""
+    done, made, device = [], [], torch.device("cuda", 63)
 
     class Stream:
         def __init__(self, name: object) -> None:
-            self.name = name
+            self.name, self.device = name, device
 
         def wait_stream(self, other: Stream) -> None:
             done.append(f"{self.name} waits for {other.name}")
 
     @contextmanager
     def working_in(stream: Stream) -> Iterator[None]:
-        done.append(f"copies in {stream.name}")
+        done.append(f"works in {stream.name}")
         yield
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("main"))
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: made.append("side") or Stream("side"))
     monkeypatch.setattr(torch.cuda, "stream", working_in)
-    device = torch.device("cuda", 63)
-    for _ in range(2):
-        with side_stream(device) as copying, copying():
+    for one in (device, torch.device("cuda")):  # the current device has two names
+        with side_stream(one) as copying, copying():
             pass
-    assert done == 2 * ["side waits for main", "copies in side", "main waits for side"]
+    with pytest.raises(InterruptedError), side_stream(device):
+        raise InterruptedError
+    assert done == [*2 * ["works in side", "main waits for side"], "main waits for side"]
     assert made == ["side"]
+    with same_stream(device)():
+        assert done[-1] == "works in main"
+    copied = SimpleNamespace(device=device, record_stream=lambda stream: done.append(f"is read in {stream.name}"))
+    assert keep_until_read(copied) is copied
+    assert done[-1] == "is read in main"
+
+
+def test_releases_in_other_threads_come_after_the_sums(monkeypatch, path):
+    """On a GPU, where each thread begins with a stream of its own."""
+    streams, seen, release = threading.local(), [], NodeMechanism.release
+
+    @contextmanager
+    def that_of_the_sums() -> Iterator[None]:
+        streams.entered = True
+        yield
+        streams.entered = False
+
+    def watched(*given: object, **more: object) -> Tensor:
+        seen.append(getattr(streams, "entered", False))
+        return release(*given, **more)
+
+    monkeypatch.setattr(rounds, "same_stream", lambda _: that_of_the_sums)
+    monkeypatch.setattr(NodeMechanism, "release", watched)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with Ledger(path) as ledger:
+        ledger.start(DECLARATION)
+        exact_round(Outbox(ledger, path.parent / "messages"), network(TINY))
+    assert seen == [True, True]
 
 
 def test_noise_that_cannot_be_drawn_again_needs_a_store(ledger):
