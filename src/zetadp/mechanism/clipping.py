@@ -214,10 +214,10 @@ def clipped_sums(
         elif factored:
             _add_clipped(sums, sizes, rows, factors, node_of[start : start + count])
         else:
-            written = cast("list[Tensor]", rows)  # no part is factored here
             for first in range(0, count, at_once):
                 few = slice(first, min(first + at_once, count))
-                values = torch.cat([row[few] for row in written], dim=1).mul_(factors[few, None])
+                # No part is factored here.
+                values = torch.cat([cast("Tensor", row)[few] for row in rows], dim=1).mul_(factors[few, None])
                 if grid is not None:
                     values, within = whole_steps(values, grid)
                     values = values.to(kind)
@@ -231,6 +231,7 @@ def clipped_sums(
                 else:
                     sums.index_add_(0, groups[patients], values)  # whole numbers: exact in any order
         start += count
+        del rows  # before the next pass needs memory
     return ClippedSums(sums=sums if grid is None else sums.long(), not_finite=counted)
 
 
@@ -246,6 +247,7 @@ def _passes(contribution: Contribution, contributors: Contributors, chunk: int, 
     start = 0
     while start < len(items):
         part = slice(start, start + patients_at_once)
+        rows = None  # those of the previous pass are not needed any more
         try:
             weights, keys = (
                 None if tensor is None else tensor[part] for tensor in (contributors.weights, contributors.keys)
@@ -253,9 +255,11 @@ def _passes(contribution: Contribution, contributors: Contributors, chunk: int, 
             images, labels = contributors.inputs[of_inputs[part]], contributors.targets[of_targets[part]]
             rows = contribution.of_units(images, labels, factors=factored, weights=weights, keys=keys)
         except torch.OutOfMemoryError:
-            # Smaller passes of the same patients change neither draw, noise, ledger entry nor sums.
             if patients_at_once == 1:
                 raise
+        if rows is None:
+            # After the exception, which holds the memory of the failed pass. Smaller passes of the same patients change
+            # neither draw, noise nor ledger entry, and sums only in their rounding.
             patients_at_once //= 2
             logger.warning("out of GPU memory: continuing with passes of %d patients", patients_at_once)
             torch.cuda.empty_cache()
@@ -284,6 +288,7 @@ def _together(passes: Iterator[Pass], at_once: int) -> Iterator[Pass]:
     for rows, count in passes:
         if count > 1 or at_once == 1:
             yield rows, count
+            del rows
             continue
         waiting.append(cast("list[Tensor]", rows))  # no part is factored here
         if len(waiting) == at_once:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -67,31 +68,44 @@ def test_bags_have_the_sums_of_the_processor_without_gradients_that_are_not_fini
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Sizes of the passes, and the most patients for which there is memory."""
-    honest, seen = Gradient.of_units, SimpleNamespace(sizes=[], most=100)
+    """Sizes of the passes, the most patients for which there is memory, and how many tensors earlier passes left."""
+    honest, seen = Gradient.of_units, SimpleNamespace(sizes=[], most=100, left=0)
+    earlier = []
+
+    def look() -> None:
+        seen.left += sum(tensor() is not None for tensor in earlier)
 
     def watched(self, images, labels, **more):
+        look()
         if len(images) > seen.most:
+            activations = torch.zeros(1)
+            earlier.append(weakref.ref(activations))
             raise torch.OutOfMemoryError
         seen.sizes.append(len(images))
-        return honest(self, images, labels, **more)
+        rows = honest(self, images, labels, **more)
+        earlier.extend(map(weakref.ref, rows))
+        return rows
 
     monkeypatch.setattr(Gradient, "of_units", watched)
+    monkeypatch.setattr(torch.cuda, "empty_cache", look)
     return seen
 
 
-def test_out_of_memory_halves_the_pass_and_changes_nothing(passes):
+@pytest.mark.parametrize("grid", [None, Grid(0.1, 20)])
+def test_out_of_memory_halves_the_pass_and_changes_nothing(passes, grid):
+    """No tensor of an earlier pass, or of the failed one, is left when memory is needed."""
     model = network(TINY)
     images, labels = patients(5, 2, domain=TINY.domain)
     groups = torch.tensor([0, 1, 0, 1, 1])
 
     def sums() -> torch.Tensor:
-        how = {"count": 2, "bound": 0.1, "chunk": 10}
+        how = {"count": 2, "bound": 0.1, "chunk": 10, "grid": grid}
         return clipped_sums(model, Layout.of(model), images, labels, groups, **how).sums
 
     expected, passes.most = sums(), 2
-    torch.testing.assert_close(sums(), expected, rtol=1e-5, atol=1e-7)
-    assert sum(passes.sizes) == 10
+    torch.testing.assert_close(sums(), expected, rtol=1e-5, atol=1e-7 if grid is None else 10)
+    assert passes.sizes == [5, 2, 2, 1]
+    assert not passes.left
 
 
 @pytest.mark.parametrize(
