@@ -93,7 +93,11 @@ def by_unfolding(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry,
     # By columns, the gradient of the output is read more often, and the result is copied into the order of the weight.
     saved = (kernel - 1) * positions * (kernel * inputs - outputs)
     columns = stride == 1 and padding < kernel and saved > 2 * kernel**2 * inputs * outputs
-    of_a_patient = kernel ** (1 if columns else 2) * x.shape[1] * positions * x.element_size()
+    if columns:  # all rows of the input are copied, which may be many more than those of the output
+        copies = kernel * (images * (x.shape[2] + padding) + kernel - 1) * gradient.shape[3]
+    else:
+        copies = kernel**2 * positions
+    of_a_patient = copies * x.shape[1] * x.element_size()
     if of_a_patient > UNFOLDED_BYTES:
         return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
     at_once = max(1, UNFOLDED_BYTES // max(1, of_a_patient))

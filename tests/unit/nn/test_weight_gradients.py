@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zetadp.mechanism.factored import Factored
 from zetadp.nn import ComplexGroupNorm, weight_gradients
@@ -47,7 +48,8 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -
 @settings(max_examples=40)
 @given(
     stride=st.integers(1, 3),
-    kernel=st.sampled_from([1, 3, 5]),
+    kernel=st.sampled_from([1, 2, 3, 5]),
+    padding=st.integers(0, 5),
     sides=st.tuples(st.integers(1, 7), st.integers(1, 7)),
     channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
     patients=st.integers(1, 6),
@@ -58,14 +60,15 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -
     turned=st.booleans(),
 )
 def test_every_kernel_gives_what_a_loop_of_ordinary_gradients_gives(
-    kernel_name, dtype, stride, kernel, sides, channels, patients, images, seed, threads, most, turned
+    kernel_name, dtype, stride, kernel, padding, sides, channels, patients, images, seed, threads, most, turned
 ):
     """With any number of threads that share a call, any memory, and gradients of any layout."""
+    assume(min(sides) + 2 * padding >= kernel)
     inputs, outputs = channels
     weight = random(outputs, inputs, kernel, kernel, dtype=dtype, seed=seed).requires_grad_()
     stacked = 2 if dtype.is_complex else 1
     x = random(patients * images, stacked * inputs, *sides, dtype=dtype.to_real(), seed=seed + 1)
-    geometry = {"stride": stride, "padding": kernel // 2}
+    geometry = {"stride": stride, "padding": padding}
 
     def convolve(x: torch.Tensor) -> torch.Tensor:
         return functional.conv2d(x, block_weight(weight) if dtype.is_complex else weight, **geometry)
@@ -93,6 +96,36 @@ def test_no_bit_of_an_unfolded_gradient_depends_on_other_patients(channels, is_c
     found = by_unfolding(x, gradient, 3, geometry, is_complex=is_complex)
     assert torch.equal(found[[0, 2]], expected[[0, 2]])
     assert found[1].isnan().all()
+
+
+class Largest(TorchDispatchMode):
+    """Note the bytes of the largest new tensor."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if "new_empty" in func.name():
+            self.bytes = max(self.bytes, result.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("padding", [0, 2])
+@pytest.mark.parametrize("channels", [(3, 1), (1, 4)], ids=["by columns", "by windows"])
+def test_unfolded_input_takes_the_stated_memory_and_all_of_it_is_written(channels, padding, is_complex, monkeypatch):
+    inputs, outputs = (count * (2 if is_complex else 1) for count in channels)
+    sides = 8 + 2 * padding - 6, 40 + 2 * padding - 6  # a kernel nearly as high as the image
+    x, gradient = random(12, inputs, 8, 40, dtype=torch.float32), random(12, outputs, *sides, dtype=torch.float32)
+    monkeypatch.setattr(weight_gradients, "UNFOLDED_BYTES", 500_000)
+    torch.use_deterministic_algorithms(mode=True)  # fills new memory with NaN
+    try:
+        with Largest() as largest:
+            found = by_unfolding(x, gradient, 6, Geometry(7, 1, padding), is_complex=is_complex)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert found.isfinite().all()
+    assert 100_000 < largest.bytes <= 500_000
 
 
 # Other layers in one pass: the gradients of a plain loop, or the slower way where a pass cannot have them.
