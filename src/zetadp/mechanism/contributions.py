@@ -370,7 +370,7 @@ def _one_after_the_other(
     trained = [*of.parameters().values()]
     gradients = []
     for index, targets in enumerate(labels):
-        with drawn_by_unit(None if keys is None else keys[[index]]):
+        with drawn_by_unit(None if keys is None else keys[index : index + 1]):  # a list would make a GPU wait
             outputs = of.model(images[index])
         losses = compute_item_losses(of.losses, outputs, targets)
         # The gradient of the sum of the losses times their weights, without both operations.
