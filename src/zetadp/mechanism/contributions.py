@@ -278,8 +278,9 @@ def of_any_layer(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> d
         return (output * gradient.conj()).real.sum() if output.is_complex() else (output * gradient).sum()
 
     of_units = (tensor.unflatten(0, (units, -1)) for tensor in (x, gradient))  # type: ignore[no-untyped-call]
-    gradients: dict[str, Tensor | Factored] = vmap(grad(product), (None, 0, 0))(parameters, *of_units)
-    return gradients
+    gradients = vmap(grad(product), (None, 0, 0))(parameters, *of_units)
+    # The weights of layers inside the module belong to the graph.
+    return {name: gradient.detach() for name, gradient in gradients.items()}
 
 
 def knows_units(model: nn.Module) -> bool:

@@ -288,6 +288,7 @@ def test_one_pass_gives_the_gradients_of_a_plain_loop(name):
     before = {name: value.clone() for name, value in phase.model.state_dict().items()}
     for factors in (False, True):
         found = contribution.of_units(images, labels, factors=factors, weights=weights)
+        assert not any(row.requires_grad for row in found if isinstance(row, torch.Tensor))
         if factors:
             assert any(isinstance(row, Factored) for row in found) == name.startswith("large")
             found = [

@@ -657,6 +657,23 @@ UNMAPPED = {
 }
 
 
+class Scaled(torch.nn.Module):
+    """A weight of its own, beside those of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gain = Network(), torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, items):
+        return self.gain * self.layer(items)
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_weights_beside_those_of_layers_are_trained(tmp_path, seed):
+    trained = run(tmp_path, model=Scaled(), seed=seed).train()
+    assert (trained.model.gain != 1).all()
+
+
 @pytest.mark.parametrize("what", UNMAPPED)
 def test_a_network_that_cannot_be_mapped_takes_one_patient_after_the_other(tmp_path, what):
     torch.manual_seed(0)
