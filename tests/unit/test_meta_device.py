@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 from ledger_builder import DECLARATION, poisson
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
@@ -141,6 +142,20 @@ def test_looked_up_items_arrive_without_a_wait():
         sums = clipped_sums(contribution, drawn, bound=1.0, chunk=3 * each).sums
     assert len(outputs) == units * each > ITEMS_AT_ONCE
     assert outputs.device == sums.device == META
+
+
+@pytest.mark.parametrize("rules", [False, True])
+@pytest.mark.parametrize("grid", [None, *(Grid(clip, 20) for clip in CLIPS)])
+def test_a_round_of_ordinary_layers_waits_for_no_device(rules, grid):
+    layers = [nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Dropout(0.5), nn.Conv2d(4, 4, 3, groups=2), nn.PReLU(4)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, CLASSES)).to(META)
+    inputs, targets = torch.empty(10, 1, 8, 8, device=META), torch.empty(10, dtype=torch.int64, device=META)
+    items, groups = torch.arange(10, device=META).view(5, 2), torch.tensor([0, 0, 1, 3, 3])
+    of_units = {"weights": torch.empty(5, 2, device=META), "keys": torch.empty(5, dtype=torch.int64, device=META)}
+    drawn = Contributors(inputs, targets, items, groups, 4, **of_units)
+    with OneDevice():
+        result = clipped_sums(Gradient(model, Layout.of(model), rules=rules), drawn, bound=0.37, chunk=4, grid=grid)
+    assert result.sums.device == result.not_finite.device == META
 
 
 @pytest.mark.parametrize("name", PRETRAINED)

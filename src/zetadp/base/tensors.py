@@ -215,7 +215,8 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     Tensor on the device; ``values`` itself if it is already there.
     """
     if device.type == "cuda" and values.device.type == "cpu":
-        return values.pin_memory().to(device, non_blocking=True)
+        # PyTorch would first copy a tensor with gaps to memory that is not page-locked.
+        return values.contiguous().pin_memory().to(device, non_blocking=True)
     return values.to(device)
 
 
