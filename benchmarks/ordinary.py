@@ -48,6 +48,8 @@ from zetadp.training.round import Phase
 
 PEOPLE, ITEMS, SIGMA = 100, 5, 1.0
 COMPLEX = torch.complex64
+SECONDS = 0.05
+"""Least processor time of a step in a turn."""
 
 
 class Parts(nn.Module):
@@ -150,14 +152,20 @@ def steps_of(name: str) -> tuple[int, dict[str, Step]]:
 
 
 def time_steps(steps: Mapping[Any, Step], turns: int) -> pd.DataFrame:
-    """Return the seconds of each step in each turn. The first two turns do not count."""
-    rows = []
+    """Return the seconds of each step in each turn, the mean of `SECONDS` of repetitions. Two turns do not count.
+
+    Within a training, steps of one kind follow each other. A single short step would mainly measure how its code and
+    data get into cache after another step.
+    """
+    rows: list[dict[Any, float]] = []
     for _ in range(turns + 2):
         row = {}
         for kind, step in steps.items():
+            repetitions = max(1, round(SECONDS / rows[-1][kind])) if rows else 1
             began = time.thread_time()
-            step()
-            row[kind] = time.thread_time() - began
+            for _ in range(repetitions):
+                step()
+            row[kind] = (time.thread_time() - began) / repetitions
         rows.append(row)
     return pd.DataFrame(rows[2:])
 
