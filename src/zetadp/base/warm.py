@@ -243,8 +243,9 @@ def _run_program(program: str, path: list[str], arguments: list[str], folder: st
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     sys.stdout.reconfigure(write_through=through)
     tempfile.tempdir = None
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # Python's generator does so itself after a fork
+    for package in ("numpy.random", "torch"):  # Python's generator does so itself after a fork
+        if package in sys.modules:
+            sys.modules[package].seed()
     importlib.invalidate_caches()
     module = arguments[0] == "-m"
     sys.argv[:] = arguments[module:]

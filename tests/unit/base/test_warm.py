@@ -20,8 +20,8 @@ LIMIT = 30
 
 @pytest.fixture(scope="module")
 def program():
-    """Return a program that is forked from a Python with NumPy."""
-    return start_python(["numpy.random"], wait=True)
+    """Return a program that is forked from a Python with NumPy and PyTorch."""
+    return start_python(["numpy.random", "torch"], wait=True)
 
 
 @pytest.fixture
@@ -85,12 +85,13 @@ def test_a_program_that_is_killed_takes_nothing_with_it(call):
 
 
 def test_forked_programs_share_no_random_numbers(call, tmp_path):
+    draws = "numpy.random.random(), torch.rand(()).item(), random.random(), secrets.randbits(64), ssl.RAND_bytes(8)"
     drawn = set()
     for _ in range(2):
-        code = "import numpy, random, secrets; print(numpy.random.random(), random.random(), secrets.randbits(64))"
+        code = f"import numpy, random, secrets, ssl, torch; print({draws}, sep='\\n')"
         assert call(FORKED + code).wait(timeout=LIMIT) == 0
-        drawn |= set((tmp_path / "output").read_text().split())
-    assert len(drawn) == 6
+        drawn |= set((tmp_path / "output").read_text().splitlines())
+    assert len(drawn) == 10
 
 
 def test_nothing_continues_after_its_caller_was_killed(call, tmp_path):
