@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left
 from functools import lru_cache
 
 from zetadp.accounting import gaussian
 from zetadp.accounting.composition import TOLERANCE, central_limit_mu, central_limit_noise, epsilon
-from zetadp.accounting.events import MOST_RELEASES
+from zetadp.accounting.events import MOST_RELEASES, kind_from_json
 from zetadp.accounting.kinds import NOISE, Kind, NoisySum
 from zetadp.accounting.laws import kind_of
 from zetadp.accounting.masked import MaskedSum
@@ -208,7 +209,8 @@ def kind_in_place_of(noisy_sum: NoisySum, law: str, dimension: int, rounds: int,
     Raises
     ------
     PackageError
-        If the law returns no kind with the same sampling probability, or one that costs more.
+        If the law returns no kind of its own with the same sampling probability, one that a ledger cannot hold, or one
+        that costs more.
     UserCodeError
         If its code fails.
     """
@@ -216,8 +218,10 @@ def kind_in_place_of(noisy_sum: NoisySum, law: str, dimension: int, rounds: int,
     advice = "Nothing was released: ask the author of the package."
     with user_code(f"{wrong} an error: ", f" {advice}"):
         kind: object = kind_of(law).hiding(noisy_sum, dimension)
-        if not isinstance(kind, Kind) or kind.sampling_probability != noisy_sum.sampling_probability:
+        if type(kind) is not kind_of(law) or kind.sampling_probability != noisy_sum.sampling_probability:
             raise PackageError(f"{wrong} {kind!r:.100} for {noisy_sum!r}. {advice}")
+        if (recorded := kind_from_json(json.loads(json.dumps(kind.to_json())))) != kind:
+            raise PackageError(f"{wrong} {kind!r:.100}, which a ledger would hold as {recorded!r:.100}. {advice}")
         cost, allowed = (epsilon({of: rounds}, delta) for of in (kind, noisy_sum))
     if cost > allowed * (1 + 2 * TOLERANCE):  # either may be this far above the exact value
         raise PackageError(

@@ -105,8 +105,11 @@ def ordered(exposure: Exposure) -> _Key:
 
 
 def exact_mu(exposure: Exposure) -> float | None:
-    r"""Return :math:`\mu = \sqrt{\sum 1/\sigma^2}` where every unit takes part in every noisy sum, else None."""
-    squares = [kind.squared_mu(count) for kind, count in ordered(exposure)]
+    r"""Return :math:`\mu = \sqrt{\sum 1/\sigma^2}` where every unit takes part in every noisy sum, else None.
+
+    It is None for every law of an installed package, which may have inherited `Kind.squared_mu` from a Gaussian one.
+    """
+    squares = [kind.squared_mu(count) if kind.gaussian else None for kind, count in ordered(exposure)]
     known = [square for square in squares if square is not None]
     return math.sqrt(sum(known)) if len(known) == len(squares) else None
 

@@ -25,6 +25,8 @@ LIBRARY: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Maske
 """The laws of the library by their names."""
 SHIPPED = tuple(EntryPoint(law, f"{kind.__module__}:{kind.__name__}", GROUP) for law, kind in LIBRARY.items())
 """The same laws as entry points, so that messages can suggest them."""
+FOLLOW = ("dp_event", "of_person")
+"""Methods of a kind that say what a release costs when attempts are chosen later, and what it costs several units."""
 _RECORDED = re.compile(r'"law": *"(\w+)"')
 
 
@@ -42,10 +44,11 @@ def installed_kind(law: str) -> type[Kind]:
     # What is inherited belongs to another law.
     required = (
         (attributes, "to be a subclass of zetadp.accounting.kinds.Kind"),
-        (getattr(attributes.get("__dataclass_params__"), "frozen", False), "to be a frozen dataclass"),
+        (_is_value(attributes), "to be a frozen dataclass, equal to another only if all fields are"),
         (not isabstract(kind), "to define every abstract method of Kind"),
         (attributes.get("law") == law, f"to have the class attribute law = {law!r}"),
         ("hiding" in attributes, "to define hiding"),
+        (attributes and _costs_agree(kind), f"to define {' and '.join(FOLLOW)} together with losses"),
         (attributes.get("summary"), "to describe what a node sends in the class attribute summary"),
         (attributes.get("proof"), "to cite the proof of its privacy in the class attribute proof"),
         # The library draws Gaussian noise by itself, and credits one node with that of others.
@@ -58,6 +61,18 @@ def installed_kind(law: str) -> type[Kind]:
                 "epsilon is computed: ask the author of the package."
             )
     return cast("type[Kind]", kind)
+
+
+def _is_value(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a class is a frozen dataclass that compares every field."""
+    settings, items = attributes.get("__dataclass_params__"), attributes.get("__dataclass_fields__", {}).values()
+    return settings is not None and settings.frozen and settings.eq and all(item.compare for item in items)
+
+
+def _costs_agree(kind: type[Kind]) -> bool:
+    """Return whether no class replaces the losses of the class from which it inherits what else a release costs."""
+    classes = {name: next(cls for cls in kind.__mro__ if name in vars(cls)) for name in ("losses", *FOLLOW)}
+    return all(issubclass(classes[name], classes["losses"]) for name in FOLLOW)
 
 
 def installed_laws() -> set[str]:

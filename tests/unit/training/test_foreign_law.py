@@ -20,6 +20,7 @@ from zetadp.account.book import recorded_runs
 from zetadp.account.ledger import read_ledger
 from zetadp.account.risk import Risk
 from zetadp.account.statement import last_statement, total_statement
+from zetadp.accounting.composition import epsilon
 from zetadp.accounting.kinds import NoisySum
 from zetadp.accounting.laws import installed_kind, kind_of, modules_of
 from zetadp.base.epsilon import Target
@@ -82,6 +83,14 @@ def test_it_trains_and_every_page_cites_its_proof(tmp_path):
         assert CITED in text
 
 
+def test_its_epsilon_follows_from_its_losses_where_everybody_takes_part(installed):
+    """Not from the exact formula for Gaussian noise, which it inherits."""
+    installed.write_text(installed.read_text() + DEARER)
+    gaussian = NoisySum(1.0, 2.0)
+    dearer, gaussian_with_less = epsilon({kind_of("signs").hiding(gaussian, 1): 3}, 1e-5), NoisySum(1.0, 1.0)
+    assert dearer == pytest.approx(epsilon({gaussian_with_less: 3}, 1e-5), rel=1e-3)
+
+
 def test_it_is_found_without_being_imported_and_its_module_is_its_code(installed):
     (module,) = modules_of(["gaussian", "signs"])
     assert "my_laws" not in sys.modules
@@ -126,6 +135,8 @@ NO_REPLACEMENT = {
     "no noise": ("cls(**{**noisy_sum.values(), 'noise_multiplier': 0.0})", "of epsilon inf in place of 8"),
     "other draws": ("cls(**{**noisy_sum.values(), 'sampling_probability': 0.1})", "sampling_probability=0.1"),
     "no kind": ("None", "None for NoisySum"),
+    "another law": ("NoisySum(**noisy_sum.values())", "NoisySum"),
+    "a class without a name": ("type('Other', (cls,), {})(**noisy_sum.values())", "Other"),
     "an error": ("1 / 0", r"ZeroDivisionError: .* in hiding: return 1 / 0\)"),
 }
 
@@ -141,6 +152,12 @@ def test_a_law_that_hides_less_than_its_plan_promises_releases_nothing(what, tmp
     assert not (tmp_path / "ledger.jsonl").exists() or not (tmp_path / "ledger.jsonl").read_text()
 
 
+def test_a_law_whose_numbers_a_ledger_would_not_hold_releases_nothing(tmp_path, installed):
+    installed.write_text(installed.read_text() + "\n\nSigns.values = lambda self: NoisySum(0.5, 9.0).values()\n")
+    with pytest.raises(UserError, match=r"which a ledger would hold as Signs\(.*noise_multiplier=9\.0"):
+        trained(tmp_path / "ledger.jsonl")
+
+
 @pytest.mark.parametrize("change", ["[:3]", ".sum()", ".double()", ".numpy()", " * math.nan", " + 0j"])
 def test_a_release_that_is_not_as_the_sum_is_refused_by_the_name_of_its_law(change, tmp_path, installed):
     text = installed.read_text().replace("generator).sign()", f"generator){change}")
@@ -149,6 +166,15 @@ def test_a_release_that_is_not_as_the_sum_is_refused_by_the_name_of_its_law(chan
         trained(tmp_path / "ledger.jsonl")
 
 
+NOT_COMPARED = "__import__('dataclasses').field(default=1.0, compare=False)"
+DEARER = """
+
+def losses(self, interval):
+    return NoisySum(self.sampling_probability, self.noise_multiplier / 2).losses(interval)
+
+
+Signs.losses, Signs.dp_event, Signs.of_person = losses, Signs.dp_event, Signs.of_person
+"""
 BROKEN = """
 
 class OwnError(Exception):
@@ -159,7 +185,7 @@ def losses(self, *_):
     raise OwnError('no losses')
 
 
-Signs.losses = losses
+Signs.losses, Signs.dp_event, Signs.of_person = losses, Signs.dp_event, Signs.of_person
 """
 
 
@@ -172,6 +198,9 @@ Signs.losses = losses
         ('law: ClassVar[str] = "signs"', 'law: ClassVar[str] = "gaussian"', "law = 'signs'"),
         ("def hiding", "def other", "define hiding"),
         ("@dataclass(frozen=True)\n", "", "frozen dataclass"),
+        ("(frozen=True)", "(frozen=True, eq=False)", "equal to another only if all fields are"),
+        ("    law: C", f"    scale: float = {NOT_COMPARED}\n    law: C", "equal to another only if all fields are"),
+        ("def sample", "def losses(self, interval):\n        ...\n\n    def sample", "define dp_event and of_person"),
         ("class Signs(NoisySum)", "class Signs", "subclass of"),
         ("import NoisySum", "import Kind as NoisySum", "every abstract method"),
         ("import NoisySum", "import Absent", "cannot be imported"),
