@@ -58,7 +58,8 @@ class Run:
         None if patients were drawn. If single images were drawn, the histories count images, and this is the number of
         images of one patient.
     noise
-        Source of the noise: ``os``, or ``seeded``, which protects no one.
+        Source of the noise: ``os``, or ``seeded``, which protects no one. Noise of installed laws counts as ``seeded``
+        whatever a ledger declares, because no exact samplers of them are known.
     unit
         The unit of the cohort: ``patient`` or ``speaker`` only if each person has one record, or if the records of each
         person are joined. If single images were drawn, a unit has several of them.
@@ -99,7 +100,7 @@ class Run:
         check_threat(self.threat, len(self.nodes), self.sums)
         one_of(COHORT_UNITS, unit=self.unit)
         one_of(NOISE_SOURCES, noise=self.noise)
-        object.__setattr__(self, "noise", NoiseSource(self.noise))
+        object.__setattr__(self, "noise", NoiseSource.SEEDED if self.laws else NoiseSource(self.noise))
         DELTAS.check("delta", self.delta)
         if not self.nodes:
             raise UserError(f"The ledger of run {self.name!r} holds no rounds: train before accounting.")

@@ -91,6 +91,12 @@ def test_its_epsilon_follows_from_its_losses_where_everybody_takes_part(installe
     assert dearer == pytest.approx(epsilon({gaussian_with_less: 3}, 1e-5), rel=1e-3)
 
 
+def test_it_protects_nobody_whatever_a_ledger_declares(tmp_path):
+    ledger = tmp_path / "run.jsonl"
+    record(ledger, event=replace(EVENT, kind=kind_of("signs").hiding(EVENT.kind, 1)), noise="os")
+    assert total_statement(recorded_runs(ledger))["guarantee"] == Risk.of(ledger).guarantee == "simulated"
+
+
 def test_it_is_found_without_being_imported_and_its_module_is_its_code(installed):
     (module,) = modules_of(["gaussian", "signs"])
     assert "my_laws" not in sys.modules
