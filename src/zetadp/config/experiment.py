@@ -264,10 +264,12 @@ class Config:
     def series(self) -> Series | None:
         """The runs with noise, which are declared together; None without any.
 
-        Their losses compose, where runs that were chosen after results need a filter.
+        Their losses compose, where runs that were chosen after results need a filter. The experiment's name, by which
+        ledgers are called, is declared too: under another name, equal plans are other runs.
         """
         plans = [plan.to_json() for plan in self.private_plans]
-        return Series(hashlib.sha256(json.dumps(plans).encode()).hexdigest()[:16], len(plans)) if plans else None
+        digest = hashlib.sha256(json.dumps([self.name, plans]).encode()).hexdigest()
+        return Series(digest[:16], len(plans)) if plans else None
 
     @property
     def cost_shown(self) -> str:

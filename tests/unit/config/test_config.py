@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ledger_builder import DELTA, record
 
+from zetadp.account.book import recorded_runs
+from zetadp.account.totals import Total
 from zetadp.accounting.threat import Sums
 from zetadp.base.epsilon import CONSENT, Target
 from zetadp.base.reading import schema_of
@@ -427,6 +430,15 @@ def test_the_grid_holds_every_combination_once_in_a_fixed_order():
         RunName("complex", "federated", Target(1), 1),
         RunName("complex", "federated", Target(math.inf, clipped=False), 1),
     ]
+
+
+def test_runs_that_were_repeated_under_another_name_are_not_declared_together(tmp_path):
+    block = {"networks": ["complex"], "arms": ["federated"], "epsilons": [8], "seeds": [0, 1]}
+    for name in ("first", "second"):
+        series = load_config(merged(PAPER, {"name": name, "runs": [block]})).series
+        record(tmp_path / f"{name}.jsonl", series=asdict(series))
+        assert series.runs == 2
+    assert Total.of(recorded_runs(tmp_path), DELTA).basis == "odometer"
 
 
 def test_numbers_that_the_command_line_leaves_as_text_are_numbers_and_stay_as_written():
