@@ -27,6 +27,11 @@ def check_own(model: nn.Module) -> None:
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise UserError(
+            "model: Expected a network in Python, found one of torch.jit, which has no gradients for single patients. "
+            "Give the network from before torch.jit.script or torch.jit.trace."
+        )
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
             raise UserError(

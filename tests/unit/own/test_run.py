@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from functools import partial
 
 import numpy as np
@@ -716,6 +717,12 @@ def spoiled() -> Network:
     return model
 
 
+def scripted() -> torch.nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(Network())
+
+
 def squares(outputs, targets):
     return (outputs - targets).square()
 
@@ -724,6 +731,7 @@ WRONG = {
     "complex scores": ({"model": Complex()}, "model"),
     "wrong width": ({"model": torch.nn.Linear(5, 3, dtype=torch.complex64)}, "model"),
     "lazy": ({"model": torch.nn.LazyLinear(3)}, "model"),
+    "scripted": ({"model": scripted()}, "model"),
     "double weights": ({"model": torch.nn.Linear(WIDTH, 3, dtype=torch.complex128)}, "model"),
     "a file for a folder": ({"folder": __file__}, "folder"),
     "a device for a folder": ({"folder": "/dev/null"}, "folder"),
