@@ -120,6 +120,16 @@ def test_a_plan_or_a_roster_is_approved_by_its_hash_at_the_command_line(kind, pl
     assert participant(settings).check_approved().startswith("approved by A. Physician on 20")
 
 
+@pytest.mark.parametrize("cap", [None, 1e6])
+def test_a_plan_that_protects_another_unit_than_earlier_ones_is_refused(cap, hospital):
+    of_records = replace(PLAN, cohort_unit="record", run=replace(PLAN.run, seed=7))
+    with Ledger(hospital.state / "ledgers" / f"{of_records.label}.jsonl") as ledger:
+        ledger.start(of_records.declaration())
+        ledger.record([of_records.event("node-02", 0)])
+    with pytest.raises(UserError, match=r"protect one unit, found record .* and patient "):
+        participant(hospital, cap=cap)
+
+
 def test_a_plan_or_a_roster_that_is_not_there_is_asked_for_with_the_steps_before(hospital, tmp_path, capsys):
     files = {"plan": "roster.json", "images": "images", "state": "state"}
     (tmp_path / "node.yaml").write_text(json.dumps({"name": "node-02", **files}))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zetadp.account.book import Book, hold_locks
 from zetadp.account.declaration import Declaration, Limit
-from zetadp.account.exposure import Run, condition_of, declared_run, name_in_errors, runs_of, total
+from zetadp.account.exposure import Run, common_unit, condition_of, declared_run, name_in_errors, runs_of, total
 from zetadp.account.ledger import Attempt, Ledger, protected_attempts, require_attempts
 from zetadp.account.offers import KEEP_RESULTS, cause_of_another, offer
 from zetadp.account.totals import Total
@@ -124,6 +124,25 @@ class Cap(Limit):
                 f"{rounded_up(total(before, self.delta))} to {rounded_up(epsilon)} at delta {self.delta:g}"
                 f"{condition_of(after)}. The cap is {self.epsilon:g}. Nothing was released."
             )
+
+
+def check_unit(ledger: Path, declaration: Declaration) -> None:
+    """Refuse an attempt that protects another unit than earlier runs on the same people: their costs do not add up.
+
+    Parameters
+    ----------
+    ledger
+        The run's ledger, which need not exist yet.
+    declaration
+        What the attempt declares.
+
+    Raises
+    ------
+    UserError
+        If the units differ.
+    """
+    earlier = Book.declared(ledger).runs(about=ledger)
+    common_unit([*earlier, declared_run(f"{ledger.stem} next", declaration)])
 
 
 def check_permitted(ledger: Ledger, declaration: Declaration) -> None:

@@ -314,7 +314,14 @@ def over_runs(
         As `total`.
     measure
         How exposures are compared; by default as `spent`.
+
+    Raises
+    ------
+    UserError
+        As `common_unit`.
     """
+    if runs:
+        common_unit(runs)
     partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Kind]]] = {}
     for run in runs:
         totals = partitions.setdefault(run.division, {node: Counter() for node in run.nodes})
@@ -375,6 +382,11 @@ def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False, measure:
     This is the one computation behind totals, limits and statements. By default it is what was spent, which a limit is
     compared with. What may be said of it, `zetadp.account.totals.Total` says. With ``unmasked``, single messages of
     masked sums count as visible.
+
+    Raises
+    ------
+    UserError
+        As `common_unit`.
     """
     several, by = list(runs), measure or spent
     beforehand = declared_together(several)

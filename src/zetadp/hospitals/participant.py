@@ -21,7 +21,7 @@ from typing import Any, Self
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from zetadp.account.book import Book
-from zetadp.account.budget import Cap, CapError
+from zetadp.account.budget import Cap, CapError, check_unit
 from zetadp.account.declaration import Declaration, Series
 from zetadp.account.exposure import condition_of, declared_run, total
 from zetadp.account.ledger import read_ledger
@@ -157,14 +157,15 @@ class Participant:
         Raises
         ------
         UserError
-            If a file cannot be read or does not fit, if another plan of the same name was trained, or if the plan would
-            exceed the hospital's cap.
+            If a file cannot be read or does not fit, if another plan of the same name was trained, or if the plan
+            protects another unit than earlier ones or would exceed the hospital's cap.
         """
         (plan, roster), signing = read_terms(settings.plan), read_node_key(key)
         plan.position(settings.name)
         agreement = None if roster is None else read_node_key(agreement_file(key, plan), MEMBER_COMMAND)
         participant = cls(settings, plan, signing, roster, agreement)
         participant.check_ledger()
+        check_unit(participant.ledger, participant.declaration(plan.declaration()))
         participant.check_cap()
         return participant
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from zetadp.account.book import Book, claim, forget_times
-from zetadp.account.budget import Cap
+from zetadp.account.book import claim, forget_times
+from zetadp.account.budget import Cap, check_unit
 from zetadp.account.declaration import Series
-from zetadp.account.exposure import common_unit, declared_run
 from zetadp.base.runfolder import RunFolder
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.partition import training_data
@@ -112,8 +111,7 @@ class PipelineRun:
         started, (table, partition) = time.monotonic(), people
         claim(paths.ledger.parent, table)
         plan = make_plan(draft, noise)
-        earlier = Book.declared(paths.ledger).runs(about=paths.ledger)
-        common_unit([*earlier, declared_run(plan.label, plan.declaration())])
+        check_unit(paths.ledger, plan.declaration())
         files = RunFiles(
             paths.ledger,
             paths.checkpoint,

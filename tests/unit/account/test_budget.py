@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ledger_builder import COST, DECLARATION, DELTA, EVENT, FILTER, KIND, ROUNDS
+from ledger_builder import COST, DECLARATION, DELTA, EVENT, FILTER, KIND, ROUNDS, record
 
 from zetadp.account.book import Book
 from zetadp.account.budget import Cap, CapError
@@ -91,6 +91,15 @@ def test_no_round_is_repeated_where_ledgers_may_be_missing(tmp_path):
             ledger.record([event(1)])
     with pytest.raises(UserError, match=r"first\.jsonl is missing"):
         run(tmp_path / "third.jsonl", cap)
+
+
+def test_a_limit_does_not_add_up_what_different_units_cost(tmp_path):
+    record(tmp_path / "a.jsonl", unit="record")
+    with (
+        pytest.raises(UserError, match="protect one unit, found record "),
+        Cap(1e6, DELTA).starting(tmp_path / "b.jsonl", DECLARATION),
+    ):
+        pass
 
 
 def test_of_a_plan_for_several_nodes_a_hospital_counts_its_own(tmp_path):
