@@ -19,11 +19,11 @@ import numpy as np
 from scipy.special import ndtr
 
 from zetadp.account.book import Book, ledger_files
-from zetadp.account.exposure import condition_of, runs_of
+from zetadp.account.exposure import condition_of, distinct, runs_of, seen_by
 from zetadp.account.ledger import Attempt, LostError, read_ledger
 from zetadp.account.register import REGISTER
 from zetadp.account.statement import Statement, head_in, last_statement, spent
-from zetadp.accounting import composition
+from zetadp.accounting.threat import Audience
 from zetadp.base.differences import differences
 from zetadp.base.epsilon import LARGEST_EXPONENT, rounded_up
 from zetadp.base.runfolder import RunFolder
@@ -284,18 +284,23 @@ def _known_to_both(attempt: Attempt) -> bool:
 
 
 def _as_computed_again(run: RunFolder, attempts: Sequence[Attempt]) -> None:
-    """Compute what each node's messages cost without the project's accountant, and compare."""
+    """Compute what a server sees of each node without the project's accountant, and compare.
+
+    Of masked sums it sees the sums, and if it could undo the masks, every message.
+    """
     stated = read_json(run.privacy)
     happened = runs_of(run.path, attempts)[-1]
     if happened.images:
         return  # the epsilon of the statement is per image; `_as_stated` computes it again
-    single = (stated.get("threat") or {}).get("epsilon_single_messages")
-    most = float(single if single is not None else stated["epsilon"])
-    for exposure in {composition.ordered(node.mechanisms) for node in happened.nodes.values()}:
-        releases = [(kind.sampling_probability, kind.noise_multiplier, count) for kind, count in exposure]
-        recomputed = recomputed_epsilon(releases, happened.delta)
-        if not recomputed <= most * (1 + AGREE):
-            raise UserError(f"{recomputed:.4g} for some node, where the statement says {most:.4g}")
+    claims: dict[Audience, Any] = {"server": stated["epsilon"]}
+    if happened.sums is not None:
+        claims["messages"] = stated["threat"]["epsilon_single_messages"]
+    for audience, claim in claims.items():
+        for exposure in distinct((seen_by(happened, audience) or {}).values()):
+            releases = [(kind.sampling_probability, kind.noise_multiplier, count) for kind, count in exposure.items()]
+            recomputed = recomputed_epsilon(releases, happened.delta)
+            if not recomputed <= float(claim) * (1 + AGREE):
+                raise UserError(f"{recomputed:.4g} for some node, where the statement says {float(claim):.4g}")
 
 
 def recomputed_epsilon(releases: Sequence[tuple[float, float, int]], delta: float) -> float:
