@@ -292,7 +292,7 @@ def _as_computed_again(run: RunFolder, attempts: Sequence[Attempt]) -> None:
     happened = runs_of(run.path, attempts)[-1]
     if happened.images:
         return  # the epsilon of the statement is per image; `_as_stated` computes it again
-    claims: dict[Audience, Any] = {"server": stated["epsilon"]}
+    claims: dict[Audience, float | str] = {"server": stated["epsilon"]}
     if happened.sums is not None:
         claims["messages"] = stated["threat"]["epsilon_single_messages"]
     for audience, claim in claims.items():
