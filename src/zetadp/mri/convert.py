@@ -216,10 +216,12 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
 
 def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
     """Return what is wrong with the files of a scan, by their names."""
-    problems = [
-        f"{file} can be {' or '.join(possible)}. Say which it is: --sequence '{file.name}={possible[-1]}'."
-        for file, possible in scan.open_to.items()
-    ]
+    problems = []
+    for file, possible in scan.open_to.items():
+        lacking = [sequence for sequence in possible if not scan.files[sequence]] or possible
+        problems.append(
+            f"{file} can be {' or '.join(possible)}. Say which it is: --sequence '{file.name}={lacking[-1]}'."
+        )
     problems += [
         f"Expected one {sequence} volume in {scan.folder}, found {', '.join(file.name for file in files)}. Keep one."
         for sequence, files in scan.files.items()

@@ -258,6 +258,16 @@ def test_names_that_differ_only_in_writing_are_refused(where, tmp_path):
     assert "'PAT-A' and 'pat-a'" in found
 
 
+def test_a_file_that_a_persons_initials_make_unclear_is_asked_for_as_what_the_scan_lacks(tmp_path):
+    """In Dutch, "na" before an image means that it shows the contrast agent."""
+    (found,) = problems(write_brats(tmp_path / "in", "NA"), tmp_path / "out")
+    assert found.endswith("NA_t1.nii.gz can be T1w or T1gd. Say which it is: --sequence 'NA_t1.nii.gz=T1w'.")
+    rule = {"NA_t1.nii.gz": "T1w"}
+    options = {"patient_pattern": "(.*)", "sequences": rule, "test_fraction": 0}
+    task = convert_folder(tmp_path / "in", tmp_path / "out", **options)
+    assert list(indexed(task)["patient"]) == ["NA"]
+
+
 def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
     source = write_brats(tmp_path / "in", *"abcdefghi")
     (source / "a/a_t1ce.nii.gz").rename(source / "a/a_scan.nii.gz")
