@@ -19,11 +19,10 @@ import numpy as np
 from scipy.special import ndtr
 
 from zetadp.account.book import Book, ledger_files
-from zetadp.account.exposure import condition_of, distinct, runs_of, seen_by
+from zetadp.account.exposure import condition_of, distinct, over_runs, runs_of, seen_by
 from zetadp.account.ledger import Attempt, LostError, read_ledger
 from zetadp.account.register import REGISTER
 from zetadp.account.statement import Statement, head_in, last_statement, spent
-from zetadp.accounting.threat import Audience
 from zetadp.base.differences import differences
 from zetadp.base.epsilon import LARGEST_EXPONENT, rounded_up
 from zetadp.base.runfolder import RunFolder
@@ -286,17 +285,20 @@ def _known_to_both(attempt: Attempt) -> bool:
 def _as_computed_again(run: RunFolder, attempts: Sequence[Attempt]) -> None:
     """Compute what a server sees of each node without the project's accountant, and compare.
 
-    Of masked sums it sees the sums, and if it could undo the masks, every message.
+    Of masked sums it sees the sums, and if it could undo the masks, every message. All attempts together cost no more
+    than the statement says, which may sum them by an odometer.
     """
-    stated = read_json(run.privacy)
-    happened = runs_of(run.path, attempts)[-1]
+    stated, runs = read_json(run.privacy), runs_of(run.path, attempts)
+    happened = runs[-1]
     if happened.images:
         return  # the epsilon of the statement is per image; `_as_stated` computes it again
-    claims: dict[Audience, float | str] = {"server": stated["epsilon"]}
+    claims = [(stated["epsilon"], seen_by(happened, "server"))]
     if happened.sums is not None:
-        claims["messages"] = stated["threat"]["epsilon_single_messages"]
-    for audience, claim in claims.items():
-        for exposure in distinct((seen_by(happened, audience) or {}).values()):
+        claims += [(stated["threat"]["epsilon_single_messages"], seen_by(happened, "messages"))]
+    if len(runs) > 1 and all(map(_known_to_both, attempts)) and not any(attempt.images for attempt in runs):
+        claims += [(stated["earlier_attempts"]["epsilon_together"], over_runs(runs, happened.delta))]
+    for claim, seen in claims:
+        for exposure in distinct((seen or {}).values()):
             releases = [(kind.sampling_probability, kind.noise_multiplier, count) for kind, count in exposure.items()]
             recomputed = recomputed_epsilon(releases, happened.delta)
             if not recomputed <= float(claim) * (1 + AGREE):
