@@ -22,6 +22,7 @@ from zetadp.account.exposure import Run, name_in_errors, runs_of
 from zetadp.account.ledger import Attempt, LostError, fault_of, read_ledger
 from zetadp.account.register import NAME, REGISTER, Register, Secret
 from zetadp.accounting.events import Event
+from zetadp.accounting.threat import Unit
 from zetadp.base.storage import lock, make_folder
 from zetadp.base.validation import UserError, bare_key, counted, shown
 
@@ -118,7 +119,7 @@ class Book:
         """Read what runs on the people of a ledger declare, in its folder and in those that share its patients.
 
         Releases are nearly all that ledgers hold, and reading them takes long, so only those of the ledger itself are
-        read. Nothing is checked for loss.
+        read. Nothing is checked for loss. Only `units` says the same of it as of the whole book.
         """
         known = Register.read(ledger.parent)
         folders = [ledger.parent, *(ledger.parent.parent / name for name in sorted(known.shares))]
@@ -152,14 +153,7 @@ class Book:
             A ledger of the folder: only runs that may share one of its people count, and an attempt in it that has
             recorded nothing does not, because the next attempt closes it. None takes everything.
         """
-        people = self._people_of(about)
-        runs = []
-        for path, attempts in self.ledgers.items():
-            their = self._people_of(path)
-            if people is not None and their is not None and not people & their:
-                continue
-            counted = [attempt for attempt in attempts if not (path == about and attempt.unused)]
-            runs += runs_of(path, counted)
+        runs = [run for path, attempts in self._counted(about) for run in runs_of(path, attempts)]
         for other in self.others:
             name = other.folder.name
             runs += [
@@ -167,6 +161,23 @@ class Book:
                 for run in other.runs()
             ]
         return runs
+
+    def units(self, about: Path | None = None) -> dict[Unit, str]:
+        """Return the units that runs protect, each with the name of a ledger; the parameter is that of `runs`."""
+        units: dict[Unit, str] = {}
+        for path, attempts in self._counted(about):
+            units |= {attempt.declaration.cohort_unit: path.stem for attempt in attempts if not attempt.closed}
+        for other in self.others:
+            units |= {unit: f"{other.folder.name}/{name}" for unit, name in other.units().items()}
+        return units
+
+    def _counted(self, about: Path | None) -> Iterator[tuple[Path, list[Attempt]]]:
+        """Yield the ledgers that count, with their attempts, as `runs` says."""
+        people = self._people_of(about)
+        for path, attempts in self.ledgers.items():
+            their = self._people_of(path)
+            if people is None or their is None or people & their:
+                yield path, [attempt for attempt in attempts if not (path == about and attempt.unused)]
 
     def _people_of(self, ledger: Path | None) -> set[str] | None:
         """Return keyed ids of the people whom a ledger is about, or None if it may be about anybody of the cohort."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zetadp.account.book import Book, hold_locks
 from zetadp.account.declaration import Declaration, Limit
-from zetadp.account.exposure import Run, common_unit, condition_of, declared_run, name_in_errors, runs_of, total
+from zetadp.account.exposure import Run, condition_of, declared_run, name_in_errors, one_unit, runs_of, total
 from zetadp.account.ledger import Attempt, Ledger, protected_attempts, require_attempts
 from zetadp.account.offers import KEEP_RESULTS, cause_of_another, offer
 from zetadp.account.totals import Total
@@ -141,8 +141,8 @@ def check_unit(ledger: Path, declaration: Declaration) -> None:
     UserError
         If the units differ.
     """
-    earlier = Book.declared(ledger).runs(about=ledger)
-    common_unit([*earlier, declared_run(f"{ledger.stem} next", declaration)])
+    earlier = Book.declared(ledger).units(about=ledger)
+    one_unit({declaration.cohort_unit: f"{ledger.stem} next", **earlier})
 
 
 def check_permitted(ledger: Ledger, declaration: Declaration) -> None:

@@ -208,7 +208,11 @@ def common_unit(runs: Iterable[Run]) -> Unit:
     UserError
         If there are no runs, or if their units differ: records and persons do not add up.
     """
-    names = {run.unit: run.name for run in runs}
+    return one_unit({run.unit: run.name for run in runs})
+
+
+def one_unit(names: Mapping[Unit, str]) -> Unit:
+    """Return the only unit, of units with the name of a run each; raise an error as `common_unit`."""
     if len(names) != 1:
         units = " and ".join(f"{unit} ({name})" for unit, name in names.items()) or "no runs"
         raise UserError(

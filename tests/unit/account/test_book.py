@@ -60,22 +60,20 @@ def test_an_account_is_added_up_whatever_its_ledgers_are_called(folder, capsys):
         spent(copies, capsys)
 
 
-def test_the_declared_book_has_the_runs_of_the_whole_one(tmp_path):
+def test_the_declared_book_has_the_units_of_the_whole_one(tmp_path):
     for name in ("own", "shares"):
         for run in ("first", "second"):
-            record(tmp_path / name / f"{run}.jsonl", unit="record" if name == "shares" else "patient")
+            # A program that writes a ledger of its own declares no releases.
+            record(tmp_path / name / f"{run}.jsonl", unit="record" if name == "shares" else "patient", releases=[])
         claim(tmp_path / name, index(tmp_path / f"{name}.csv", "x", name))
     with Ledger(tmp_path / "own/second.jsonl") as ledger:
-        ledger.start(declared())  # another attempt, closed before a third one
+        ledger.start(declared(unit="speaker"))  # another attempt, closed before a third one
         ledger.start(declared())
     for about in ("first", "second", "new"):
         ledger = tmp_path / f"own/{about}.jsonl"
-        units = [
-            [(run.name, run.unit) for run in book.runs(ledger)]
-            for book in (Book.declared(ledger), Book.read(ledger.parent))
-        ]
-        assert units[0] == units[1]
-        assert ("shares/second", "record") in units[0]
+        units = Book.declared(ledger).units(ledger)
+        assert units == Book.read(ledger.parent).units(ledger)
+        assert units == {"patient": "second", "record": "shares/second"}
 
 
 @pytest.mark.parametrize("command", ["ledger", "budget"])
