@@ -25,7 +25,7 @@ LIBRARY: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Maske
 """The laws of the library by their names."""
 SHIPPED = tuple(EntryPoint(law, f"{kind.__module__}:{kind.__name__}", GROUP) for law, kind in LIBRARY.items())
 """The same laws as entry points, so that messages can suggest them."""
-FOLLOW = ("dp_event", "of_person")
+OTHER_COSTS = ("dp_event", "of_person")
 """Methods of a kind that say what a release costs when attempts are chosen later, and what it costs several units."""
 _RECORDED = re.compile(r'"law": *"(\w+)"')
 
@@ -48,7 +48,7 @@ def installed_kind(law: str) -> type[Kind]:
         (not isabstract(kind), "to define every abstract method of Kind"),
         (attributes.get("law") == law, f"to have the class attribute law = {law!r}"),
         ("hiding" in attributes, "to define hiding"),
-        (attributes and _costs_agree(kind), f"to define {' and '.join(FOLLOW)} together with losses"),
+        (attributes and _costs_agree(kind), f"to define {' and '.join(OTHER_COSTS)} together with losses"),
         (attributes.get("summary"), "to describe what a node sends in the class attribute summary"),
         (attributes.get("proof"), "to cite the proof of its privacy in the class attribute proof"),
         # The library draws Gaussian noise by itself, and credits one node with that of others.
@@ -71,8 +71,8 @@ def _is_value(attributes: Mapping[str, Any]) -> bool:
 
 def _costs_agree(kind: type[Kind]) -> bool:
     """Return whether no class replaces the losses of the class from which it inherits what else a release costs."""
-    classes = {name: next(cls for cls in kind.__mro__ if name in vars(cls)) for name in ("losses", *FOLLOW)}
-    return all(issubclass(classes[name], classes["losses"]) for name in FOLLOW)
+    classes = {name: next(cls for cls in kind.__mro__ if name in vars(cls)) for name in ("losses", *OTHER_COSTS)}
+    return all(issubclass(classes[name], classes["losses"]) for name in OTHER_COSTS)
 
 
 def installed_laws() -> set[str]:
