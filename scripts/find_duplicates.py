@@ -7,8 +7,9 @@ import numpy as np
 
 from zetadp.base.storage import Items
 from zetadp.base.tables import write_table
+from zetadp.base.validation import counted
 from zetadp.base.workflow import run
-from zetadp.mri.index import near_duplicates
+from zetadp.mri.duplicates import near_duplicates
 from zetadp.training.partition import read_partition
 
 
@@ -26,7 +27,7 @@ def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
         pairs[f"node_{side}"] = rows["node"].reindex(pairs[f"patient_{side}"]).to_numpy()
     write_table(duplicates, pairs)
     if len(pairs):
-        count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''} of records"
+        count = counted(len(pairs), "pair of records", "pairs of records")
         logging.getLogger(__name__).warning("Nearly the same images: %s, see %s", count, duplicates)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from zetadp.base.tables import read_table
 from zetadp.base.workflow import run
 from zetadp.hospitals.launcher import LocalFederation
-from zetadp.mri.convert import write_site_folder
+from zetadp.mri.decathlon import write_site_folder
 from zetadp.training.partition import read_partition
 from zetadp.training.pipeline import PipelineRun, RunLimits, RunPaths
 from zetadp.training.plan import Plan

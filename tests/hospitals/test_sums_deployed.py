@@ -14,8 +14,7 @@ from hospitals.test_faults import wait_until
 from zetadp.accounting.composition import compose, epsilon
 from zetadp.cli import main
 from zetadp.hospitals.demo import demo_plan
-from zetadp.mri.convert import write_site_folder
-from zetadp.mri.decathlon import read_task
+from zetadp.mri.decathlon import read_task, write_site_folder
 from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import make_plan, promise_of
 

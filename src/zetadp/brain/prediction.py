@@ -37,8 +37,9 @@ from zetadp.brain.backbone import Backbone, subtract_mean
 from zetadp.brain.images import PUBLIC_FEATURES as FILE
 from zetadp.brain.images import by_orders, has_thresholds, prepared_inputs
 from zetadp.brain.task import IMAGE, BrainSequences
+from zetadp.mri.axial_images import centre_images
 from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES
-from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
+from zetadp.mri.volumes import log_assumptions, read_volume
 from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import STUDY
 from zetadp.training.evaluation import without_absent

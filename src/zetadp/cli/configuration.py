@@ -11,8 +11,7 @@ import yaml
 
 from zetadp.base.tables import read_table
 from zetadp.base.validation import counted
-from zetadp.mri.decathlon import Listing
-from zetadp.mri.index import PATIENT_KEY
+from zetadp.mri.decathlon import PATIENT_KEY, Listing
 
 
 @dataclass(frozen=True)

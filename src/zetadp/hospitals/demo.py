@@ -15,8 +15,7 @@ from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.hospitals.kit import invitation
 from zetadp.hospitals.launcher import LocalFederation
-from zetadp.mri.convert import write_site_folder
-from zetadp.mri.decathlon import read_task
+from zetadp.mri.decathlon import read_task, write_site_folder
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated

@@ -32,7 +32,7 @@ from zetadp.base.validation import UserError, counted, shown
 from zetadp.hospitals.certificates import Credentials, check_signature, make_private_key, read_node_key, signature
 from zetadp.hospitals.masks import Member, Roster, read_terms
 from zetadp.hospitals.settings import HospitalSettings
-from zetadp.mri.index import PATIENT_KEY
+from zetadp.mri.decathlon import PATIENT_KEY
 from zetadp.training.plan import Plan
 from zetadp.training.promise import Promise, check_promise
 from zetadp.training.settings import GAUSSIAN, NO_EXACT_SAMPLER

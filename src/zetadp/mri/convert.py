@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from glob import escape
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,21 +19,21 @@ import pandas as pd
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.tables import shared_contents, write_table
 from zetadp.base.validation import UserError, counted, refuse, shown
-from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES, Listing, read_task, write_task
+from zetadp.mri.axial_images import images_of
+from zetadp.mri.decathlon import LEAST_SEQUENCES, PATIENT_KEY, SEQUENCES, Listing, read_task, write_task
 from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import join
-from zetadp.mri.index import PATIENT_KEY, summarise_names
+from zetadp.mri.index import summarise_names
+from zetadp.mri.joining import option_to_leave_out, read_scan, write_record
 from zetadp.mri.persons import TEST, TRAIN, assign_parts, with_patients
-from zetadp.mri.slicing import PLANES, SIZE, SPACING, not_measured
+from zetadp.mri.slicing import PLANES, SIZE, SPACING
 from zetadp.mri.sources import UNREAD, Scan, find_scans
-from zetadp.mri.volumes import Volume, images_of, log_assumptions, read_volume, read_voxels
+from zetadp.mri.volumes import Volume, log_assumptions
 
 logger = logging.getLogger(__name__)
 
 CONVERSION = "conversion.tsv"
 """Table next to ``dataset.json``: what became of every file of the source."""
-ASKED = "The options --slices and --spacing ask for other planes."
-"""End of the message on a volume that ends before the planes."""
 
 
 def convert_folder(
@@ -115,9 +114,10 @@ def convert_folder(
             "another folder."
         )
     inventory = find_scans(source, sequences or {})
-    fewest = 0 if fewest_sequences is None else fewest_sequences
+    fewest = fewest_sequences or 0
     incomplete = [scan for scan in inventory.scans if len(SEQUENCES) - len(scan.lacking) < fewest]
-    scans, problems = [scan for scan in inventory.scans if scan not in incomplete], []
+    scans = [scan for scan in inventory.scans if scan not in incomplete]
+    problems = [*inventory.problems, *(fault for scan in scans for fault in _faults(scan, source, inventory.left_out))]
     try:
         # A table names every record. A rule or BIDS needs to say only whose the records are that are taken.
         identified = with_patients(scans if patients is None else [*inventory.scans], source, patients, patient_pattern)
@@ -125,8 +125,6 @@ def convert_folder(
         scans = [scan for scan in identified if scan.name in taken]
     except UserError as error:
         problems.append(str(error))
-    faults = (problem for scan in scans for problem in _faults(scan, source, inventory.left_out))
-    problems = [*inventory.problems, *faults, *problems]
     problems += [
         f"--sequence: Expected a pattern that fits a file of {source}, found {pattern!r}, which fits none. A pattern "
         f"with / is compared with paths below {source}, others with names of files."
@@ -139,8 +137,7 @@ def convert_folder(
         )
     parts = assign_parts((scan.patient or scan.name for scan in scans), test_fraction, exact=exact_test_fraction)
     paths = {scan.name: PurePosixPath(parts[scan.patient or scan.name], f"{scan.name}.nii.gz") for scan in scans}
-    train, test = ([file for file in paths.values() if file.parts[0] == part] for part in (TRAIN, TEST))
-    if test and not train and test_fraction < 1:
+    if set(parts.values()) == {TEST} and test_fraction < 1:
         problems.append("Expected at least one training patient, found none. Lower the test fraction.")
     converted: list[_Converted] = []
     with folder_written_whole(target) as folder:
@@ -151,27 +148,53 @@ def convert_folder(
             problems += converted[-1].problems
         problems += _repeated(converted)
         refuse(problems, f"in {source}; nothing was written")
-        if all(scan.patient for scan in scans):
-            rows = [(str(paths[scan.name]), scan.patient) for scan in scans]
-            write_table(folder / PATIENT_KEY, pd.DataFrame(rows, columns=["file", "patient"]))
+        _write_lists(folder, source, scans, paths, converted)
         write_table(folder / CONVERSION, _outcomes(source, scans, incomplete, converted, inventory.left_out))
-        about = {
-            "name": "converted",
-            "description": f"Converted from {source.name}: one record per scan, intensities as in the source",
-        }
-        resampled = {
-            str(paths[scan.name]): record.note for scan, record in zip(scans, converted, strict=True) if record.note
-        }
-        usual = Counter(scan.sequences for scan in scans).most_common(1)[0][0]
-        other = {paths[scan.name]: scan.sequences for scan in scans if scan.sequences != usual}
-        write_task(
-            folder,
-            about | ({"resampled": resampled} if resampled else {}),
-            sequences=usual,
-            training=train,
-            test=test,
-            exceptions=other,
-        )
+    _log_gaps(scans, converted, spacing)
+    return read_task(target)
+
+
+def _write_lists(
+    folder: Path,
+    source: Path,
+    scans: Sequence[Scan],
+    paths: Mapping[str, PurePosixPath],
+    converted: Sequence[_Converted],
+) -> None:
+    """Write ``dataset.json`` and, if the patients are known, the table of them.
+
+    Parameters
+    ----------
+    folder, source
+        The new folder, and the one that was converted.
+    scans, converted
+        The scans, and what was made of each.
+    paths
+        File of each scan below the folder, by name of the scan.
+    """
+    if all(scan.patient for scan in scans):
+        rows = [(str(paths[scan.name]), scan.patient) for scan in scans]
+        write_table(folder / PATIENT_KEY, pd.DataFrame(rows, columns=["file", "patient"]))
+    about: dict[str, Any] = {
+        "name": "converted",
+        "description": f"Converted from {source.name}: one record per scan, intensities as in the source",
+    }
+    if resampled := {str(paths[record.scan]): record.note for record in converted if record.note}:
+        about["resampled"] = resampled
+    usual = Counter(scan.sequences for scan in scans).most_common(1)[0][0]
+    training, test = ([file for file in paths.values() if file.parts[0] == part] for part in (TRAIN, TEST))
+    write_task(
+        folder,
+        about,
+        sequences=usual,
+        training=training,
+        test=test,
+        exceptions={paths[scan.name]: scan.sequences for scan in scans if scan.sequences != usual},
+    )
+
+
+def _log_gaps(scans: Sequence[Scan], converted: Sequence[_Converted], spacing: float) -> None:
+    """Log assumptions about headers, sequences that records lack, and volumes that end before the default planes."""
     log_assumptions([volume for record in converted for volume in record.volumes])
     for sequence in SEQUENCES:
         lacking = [scan.name for scan in scans if sequence not in scan.sequences]
@@ -182,36 +205,6 @@ def convert_folder(
             "Records that end before the %d planes %g mm apart that training runs take by default: %s.",
             *(PLANES, spacing, summarise_names(too_short, f"of {len(scans)}")),
         )
-    return read_task(target)
-
-
-def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str) -> None:
-    """Write the folder of one site of a federation; its volumes are links to those of a whole cohort.
-
-    Parameters
-    ----------
-    target
-        The folder; an existing one is replaced.
-    task
-        Folder of the cohort, the one that holds ``dataset.json``.
-    records
-        The site's rows of the cohort's index, with the columns ``patient`` and ``file``.
-    part
-        ``train`` for a hospital's patients, ``test`` for those that the server watches.
-    """
-    shutil.rmtree(target, ignore_errors=True)
-    cohort = read_task(task)
-    files = [PurePosixPath(file) for file in sorted(records["file"])]
-    with folder_written_whole(target) as folder:
-        for file in files:
-            link = folder / file
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to((task / file).resolve())
-        train, test = (files, []) if part == "train" else ([], files)
-        about = {"name": target.name, "description": "One site's part of a cohort"}
-        other = {file: cohort.exceptions[file] for file in files if file in cohort.exceptions}
-        write_task(folder, about, sequences=cohort.sequences, training=train, test=test, exceptions=other)
-        write_table(folder / PATIENT_KEY, records[["file", "patient"]].sort_values("file"))
 
 
 def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
@@ -294,15 +287,12 @@ def summary(outcomes: pd.DataFrame) -> list[str]:
     """
     taken = outcomes[outcomes["outcome"] == "taken"]
     rows = [("taken", counted(taken["record"].nunique(), "scan"), counted(len(taken), "file"))]
-    for reason, group in taken[taken["reason"].str.contains("resampled")].groupby("reason"):
-        rows.append(
-            ("", counted(group["record"].nunique(), "scan"), f"{reason}: {', '.join(group['record'].unique())}")
-        )
     rest = outcomes[outcomes["outcome"] != "taken"]
-    for reason, group in rest[rest["record"] != ""].groupby("reason"):
-        rows.append(
-            ("left out", counted(group["record"].nunique(), "scan"), f"{reason}: {', '.join(group['record'].unique())}")
-        )
+    of_scans = {"": taken[taken["reason"].str.contains("resampled")], "left out": rest[rest["record"] != ""]}
+    for outcome, chosen in of_scans.items():
+        for reason, group in chosen.groupby("reason"):
+            scans = group["record"].unique()
+            rows.append((outcome, counted(len(scans), "scan"), f"{reason}: {', '.join(scans)}"))
     for reason, group in rest[rest["record"] == ""].groupby("reason"):
         rows.append(("left out", "", f"{reason}: {summarise_names(group['file'].tolist(), 'in all')}"))
     if len(rows) == 1:
@@ -310,19 +300,19 @@ def summary(outcomes: pd.DataFrame) -> list[str]:
     return [f"{outcome:<10}{count:>10}  {text}" for outcome, count, text in rows]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Converted:
     """What was made of one scan: its name, headers, hashes of intensities by name, what was resampled, and problems.
 
-    ``too_short`` holds a sentence if it ends before the default planes, and the user asked for none.
+    ``too_short`` says that it ends before the default planes, and that the user asked for none.
     """
 
     scan: str
-    volumes: list[Volume]
-    contents: dict[str, str]
-    reasons: dict[str, str]
-    problems: list[str]
-    too_short: list[str]
+    volumes: list[Volume] = field(default_factory=list)
+    contents: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    too_short: bool = False
 
     @property
     def note(self) -> str:
@@ -334,7 +324,7 @@ def _convert_scan(
     scan: Scan, path: Path, onto: str | None, slices: int | None, spacing: float, *, write: bool
 ) -> _Converted:
     """Check the sequences of one scan and join them in one file, if told to write."""
-    converted = _Converted(scan.name, [], {}, {}, [], [])
+    converted = _Converted(scan.name)
     headers: dict[str, Volume] = {}
     values: dict[str, np.ndarray] = {}
     for sequence, files in scan.files.items():
@@ -347,20 +337,22 @@ def _convert_scan(
             continue
         content = np.ascontiguousarray(values[sequence].T)
         converted.contents[f"{scan.name} ({files[0].name})"] = hashlib.sha256(content.tobytes()).hexdigest()
-    converted.volumes.extend(headers.values())
+    converted.volumes += headers.values()
     if not headers:
         return converted
-    first, reasons, problems = join(headers, values, onto, scan.name)
-    converted.reasons.update(reasons)
-    converted.problems.extend(problems)
+    first, converted.reasons, problems = join(headers, values, onto, scan.name)
+    converted.problems += problems
     if not problems:
         count = PLANES if slices is None else slices
         try:
             first.centre_slices(count, spacing)
         except UserError as error:
-            (converted.too_short if slices is None else converted.problems).append(f"{error} {ASKED}")
+            if slices is None:
+                converted.too_short = True
+            else:
+                converted.problems.append(f"{error} The options --slices and --spacing ask for other planes.")
         else:
-            converted.problems.extend(_unusable(headers, values, first, reasons, count, spacing))
+            converted.problems += _unusable(headers, values, first, converted.reasons, count, spacing)
     if write and not converted.problems:
         write_record(path, [values[sequence] for sequence in scan.sequences], first.affine, converted.note)
     return converted
@@ -395,53 +387,7 @@ def _unusable(
         except UserError as error:
             if sequence in reasons:
                 remedy = f"{reasons[sequence]}, whose grid has slices outside of it. Leave it out, or resample onto it"
-                problems.append(f"{error} {remedy}: {_leaving_out(header.path)}, or --resample {sequence}.")
+                problems.append(f"{error} {remedy}: {option_to_leave_out(header.path)}, or --resample {sequence}.")
             else:
-                problems.append(f"{error} To leave it out: {_leaving_out(header.path)}.")
+                problems.append(f"{error} To leave it out: {option_to_leave_out(header.path)}.")
     return problems
-
-
-def read_scan(path: Path) -> tuple[Volume, np.ndarray]:
-    """Read a file with one sequence; return its header, and its intensities of shape (x, y, z).
-
-    Raises
-    ------
-    UserError
-        For everything that `read_volume` and `read_voxels` refuse. Also if intensities are not finite, or if no scanner
-        measured them (`not_measured`).
-    """
-    volume = read_volume(path, channels=1)
-    values = volume.intensities(read_voxels(volume)[..., 0])
-    if not (np.abs(values) <= np.finfo(np.float32).max).all():
-        raise UserError(
-            f"Expected finite intensities in {path}, found NaN or infinity. Correct it, or leave it out "
-            f"({_leaving_out(path)})."
-        )
-    computed = not_measured(values)
-    if computed:
-        raise UserError(
-            f"Expected a scan in {path}, found {computed}. Leave it out ({_leaving_out(path)}), and say which file is "
-            "the scan."
-        )
-    return volume, values
-
-
-def _leaving_out(path: Path) -> str:
-    """Return the option that leaves out one file, and none of the same name in other folders."""
-    return f"zetadp convert: --sequence '*{escape(path.parent.name)}/{escape(path.name)}={NEITHER}'"
-
-
-def write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray, note: str = "") -> None:
-    """Write channels as one 4-D volume, in the type that `convert_folder` says, with a note in its header."""
-    import nibabel as nib
-
-    least, most = np.iinfo(np.int16).min, np.iinfo(np.int16).max
-    whole = all(channel.dtype.kind in "iu" and least <= channel.min() and channel.max() <= most for channel in channels)
-    stacked = np.empty((*channels[0].shape, len(channels)), dtype=np.int16 if whole else np.float32, order="F")
-    for index, channel in enumerate(channels):
-        stacked[..., index] = channel
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = nib.Nifti1Image(stacked, affine)  # type: ignore[no-untyped-call]
-    image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
-    image.header["descrip"] = note[:79]
-    nib.save(image, path)

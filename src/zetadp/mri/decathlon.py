@@ -10,13 +10,16 @@ Source: Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s4146
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from zetadp.base.storage import read_json, write_json
-from zetadp.base.tables import is_hidden
+import pandas as pd
+
+from zetadp.base.storage import folder_written_whole, read_json, write_json
+from zetadp.base.tables import is_hidden, write_table
 from zetadp.base.validation import UserError
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
@@ -24,6 +27,8 @@ SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 
 AXES = ("record", "sequence", "slice", "row", "column")
 """Axes of the images of several records; the sequences are in canonical order, and one that a record lacks is NaN."""
+PATIENT_KEY = "patient_key.tsv"
+"""Table next to ``dataset.json`` with the columns ``file`` and ``patient``."""
 LEAST_SEQUENCES = 2
 """Least number of sequences of a record. An image is classified by comparison with others of the same record."""
 
@@ -150,6 +155,35 @@ def write_task(
         "test": [{"image": f"./{file}", **modalities[file]} if file in modalities else f"./{file}" for file in test],
     }
     write_json(root / "dataset.json", content)
+
+
+def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str) -> None:
+    """Write the folder of one site of a federation; its volumes are links to those of a whole cohort.
+
+    Parameters
+    ----------
+    target
+        The folder; an existing one is replaced.
+    task
+        Folder of the cohort, the one that holds ``dataset.json``.
+    records
+        The site's rows of the cohort's index, with the columns ``patient`` and ``file``.
+    part
+        ``train`` for a hospital's patients, ``test`` for those that the server watches.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    cohort = read_task(task)
+    files = [PurePosixPath(file) for file in sorted(records["file"])]
+    with folder_written_whole(target) as folder:
+        for file in files:
+            link = folder / file
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((task / file).resolve())
+        train, test = (files, []) if part == "train" else ([], files)
+        about = {"name": target.name, "description": "One site's part of a cohort"}
+        other = {file: cohort.exceptions[file] for file in files if file in cohort.exceptions}
+        write_task(folder, about, sequences=cohort.sequences, training=train, test=test, exceptions=other)
+        write_table(folder / PATIENT_KEY, records[["file", "patient"]].sort_values("file"))
 
 
 def _number_channels(names: Sequence[str]) -> dict[str, str]:

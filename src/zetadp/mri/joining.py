@@ -1,18 +1,22 @@
-"""Several files of one scan as one volume, for a prediction."""
+"""The files of one scan, with one sequence each, and the volume that they are joined to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from zetadp.base.validation import UserError
-from zetadp.mri.convert import read_scan, write_record
+from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import join
+from zetadp.mri.slicing import not_measured
 from zetadp.mri.sources import files_of_scan
-from zetadp.mri.volumes import log_assumptions
+from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
 
 
 @contextmanager
@@ -63,3 +67,52 @@ def join_files(paths: Sequence[Path], resample: str | None) -> Iterator[tuple[Pa
         except UserError as error:
             names = " and ".join(file.name for file in files)
             raise UserError(str(error).replace(str(path), f"the channels from {names}")) from error
+
+
+def read_scan(path: Path) -> tuple[Volume, np.ndarray]:
+    """Read a file with one sequence; return its header, and its intensities of shape (x, y, z).
+
+    Raises
+    ------
+    UserError
+        For everything that `read_volume` and `read_voxels` refuse. Also if intensities are not finite, or if no scanner
+        measured them (`not_measured`).
+    """
+    volume = read_volume(path, channels=1)
+    values = volume.intensities(read_voxels(volume)[..., 0])
+    if not (np.abs(values) <= np.finfo(np.float32).max).all():
+        raise UserError(
+            f"Expected finite intensities in {path}, found NaN or infinity. Correct it, or leave it out "
+            f"({option_to_leave_out(path)})."
+        )
+    computed = not_measured(values)
+    if computed:
+        raise UserError(
+            f"Expected a scan in {path}, found {computed}. Leave it out ({option_to_leave_out(path)}), and say which "
+            "file is the scan."
+        )
+    return volume, values
+
+
+def option_to_leave_out(path: Path) -> str:
+    """Return the option that leaves out one file, and none of the same name in other folders."""
+    return f"zetadp convert: --sequence '*{escape(path.parent.name)}/{escape(path.name)}={NEITHER}'"
+
+
+def write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray, note: str = "") -> None:
+    """Write channels as one 4-D volume with a note in its header.
+
+    If all of them hold integers that fit into int16, they are stored as such, otherwise as float32.
+    """
+    import nibabel as nib
+
+    least, most = np.iinfo(np.int16).min, np.iinfo(np.int16).max
+    whole = all(channel.dtype.kind in "iu" and least <= channel.min() and channel.max() <= most for channel in channels)
+    stacked = np.empty((*channels[0].shape, len(channels)), dtype=np.int16 if whole else np.float32, order="F")
+    for index, channel in enumerate(channels):
+        stacked[..., index] = channel
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = nib.Nifti1Image(stacked, affine)  # type: ignore[no-untyped-call]
+    image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
+    image.header["descrip"] = note[:79]
+    nib.save(image, path)
