@@ -37,14 +37,15 @@ from benchmarks.study_selection import (
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
+from zetadp.brain.abstention import RIGHT, UNLIKE, UNSURE, PublicFeatures, abstention_for, mean_scores
 from zetadp.brain.backbone import Backbone, load_backbone, shipped_backbone
-from zetadp.brain.prediction import RIGHT, UNLIKE, UNSURE, PublicFeatures, abstention_for, mean_scores
 from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace
 from zetadp.nn.models import HeadClassifier
 from zetadp.nn.settings import STUDY, NetworkSettings
-from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
+from zetadp.phantom.public import simulate_public_patient
+from zetadp.phantom.public_brains import draw_anatomy, draw_shapes
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.training.metrics import accuracy_interval

@@ -14,7 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
+from zetadp.phantom.public import simulate_public_patient
+from zetadp.phantom.public_brains import draw_anatomy, draw_shapes
 from zetadp.report.figurestyle import figure_style, save_svg
 
 FILE = Path(__file__).parents[1] / "docs/results/public_world.svg"

@@ -45,7 +45,8 @@ from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.models import SIGNAL_POWER, taper_factors
 from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.phantom.cohort import simulate_patient
-from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
+from zetadp.phantom.public import simulate_public_patient
+from zetadp.phantom.public_brains import draw_anatomy, draw_shapes
 from zetadp.phantom.settings import Simulated
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv

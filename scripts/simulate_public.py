@@ -9,7 +9,8 @@ import pandas as pd
 from zetadp.base.storage import Items
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import AXES, SEQUENCES
-from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
+from zetadp.phantom.public import simulate_public_patient
+from zetadp.phantom.public_brains import draw_anatomy, draw_shapes
 
 
 def main(

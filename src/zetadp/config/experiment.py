@@ -20,19 +20,8 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.reading import schema_of
 from zetadp.base.runfolder import RunName
 from zetadp.base.validation import Count, Device, Filled, OneOf, UserError, counted
-from zetadp.config.sections import (
-    EVERYBODY,
-    Arm,
-    Block,
-    CohortSection,
-    Federation,
-    FileName,
-    Key,
-    Network,
-    Privacy,
-    TaskSection,
-    Training,
-)
+from zetadp.config.networks import EVERYBODY, Network, Training
+from zetadp.config.sections import Arm, Block, CohortSection, Federation, FileName, Key, Privacy, TaskSection
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.training.partition import PartitionSettings, node_name, node_sizes
 from zetadp.training.plan import NodeConstants, Plan

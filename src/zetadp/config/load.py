@@ -22,17 +22,8 @@ from zetadp.base.strict_yaml import parse_yaml
 from zetadp.base.usercode import package_code
 from zetadp.base.validation import UserError, did_you_mean, refuse
 from zetadp.config.experiment import Config, runs_of
-from zetadp.config.sections import (
-    EVERYBODY,
-    Arm,
-    Block,
-    CohortSection,
-    Federation,
-    Network,
-    Privacy,
-    TaskSection,
-    Training,
-)
+from zetadp.config.networks import EVERYBODY, Network, Training
+from zetadp.config.sections import Arm, Block, CohortSection, Federation, Privacy, TaskSection
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.training.partition import PartitionSettings, node_sizes
 from zetadp.training.settings import GAUSSIAN, IMAGE
@@ -170,7 +161,7 @@ def _source(cohort: CohortSection, task: TaskSection, privacy: Privacy) -> Itera
     """
     source, real = cohort.source, cohort.real
     if source != "folder" and not _has(SOURCES[source], task):
-        other = (name for name, attribute in SOURCES.items() if attribute and _has(attribute, task))
+        other = (name for name, attribute in SOURCES.items() if _has(attribute, task))
         possible = ["folder", *other]
         yield f"cohort.source: expected {' or '.join(possible)} for task {task.name}; found {source}."
         return

@@ -32,7 +32,8 @@ from torch.nn import functional
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.mechanism.contributions import Statistic
-from zetadp.nn.heads import ClassMeans, RowExamples
+from zetadp.nn.class_means import ClassMeans
+from zetadp.nn.heads import RowExamples
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ OWN = "own"
 DESCENT = "descent"
 """Estimator for every network: rounds of clipped gradients."""
 CLASS_MEANS = "class_means"
-"""Estimator for a head: every node sends one message, and the weights follow from them (`zetadp.nn.heads`)."""
+"""Estimator for a head: every node sends one message, and the weights follow from them (`zetadp.nn.class_means`)."""
 MIXED_ROWS = "mixed_rows"
 """Estimator for a head: every node releases rows that mix its patients, and the head is trained on them."""
 AT_ONCE = (CLASS_MEANS, MIXED_ROWS)

@@ -19,7 +19,7 @@ from zetadp.base.tensors import use_float32
 from zetadp.base.validation import UserError
 from zetadp.mechanism.grid import Grid, from_grid
 from zetadp.mechanism.release import NodeMechanism
-from zetadp.nn.heads import ClassMeans
+from zetadp.nn.class_means import ClassMeans
 from zetadp.nn.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.models import build
 from zetadp.nn.settings import DESCENT, MIXED_ROWS

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from zetadp.base.tensors import Layout
-from zetadp.nn.heads import ClassMeans, fit_head_to_rows
+from zetadp.nn.class_means import ClassMeans
+from zetadp.nn.heads import fit_head_to_rows
 from zetadp.nn.mixture import Mixture
 from zetadp.training.optimisers import build, recipe_in, set_round
 from zetadp.training.plan import Plan

@@ -13,14 +13,8 @@ import torch
 from commanded import ended
 from public_head import write_public_head
 
+from zetadp.brain.abstention import RIGHT, UNLIKE, abstention_for, mean_scores, threshold
 from zetadp.brain.images import by_orders
-from zetadp.brain.prediction import (
-    RIGHT,
-    UNLIKE,
-    abstention_for,
-    mean_scores,
-    threshold,
-)
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import NetworkSettings

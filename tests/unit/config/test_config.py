@@ -25,7 +25,7 @@ from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
 from zetadp.config.load import load_config, overlay
-from zetadp.config.sections import Training
+from zetadp.config.networks import Training
 from zetadp.report.provenance import cohort_shown
 from zetadp.training.plan import Plan
 

@@ -7,16 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from zetadp.nn.heads import (
-    RIDGE,
-    ClassMeans,
-    RowExamples,
-    fit_head,
-    fit_head_to_rows,
-    fit_projection,
-    head_scores,
-    public_means,
-)
+from zetadp.nn.class_means import ClassMeans, public_means
+from zetadp.nn.heads import RIDGE, RowExamples, fit_head, fit_head_to_rows, fit_projection, head_scores
 from zetadp.nn.mixture import Labelled, OpenToClasses
 
 

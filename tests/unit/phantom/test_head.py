@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from zetadp.phantom.head import Layer, distance_from, draw_head, draw_head_tissues, suppress_fat
-from zetadp.phantom.public import GRID, SHARES, draw_anatomy, draw_shapes, simulate_public_patient
+from zetadp.phantom.public import GRID, simulate_public_patient
+from zetadp.phantom.public_brains import SHARES, draw_anatomy, draw_shapes
 from zetadp.phantom.scanners import Protocol
 
 T1_WEIGHTED = Protocol(tr=500, te=12)

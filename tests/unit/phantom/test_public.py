@@ -5,7 +5,8 @@ import pytest
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.phantom.cohort import CohortStream
-from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
+from zetadp.phantom.public import simulate_public_patient
+from zetadp.phantom.public_brains import draw_anatomy, draw_shapes
 
 FROZEN = {
     draw_anatomy: {0: (15.34, 31.79, 16.46, 14.18), 5: (-13.45, 55.53, 3.2, 82.66)},

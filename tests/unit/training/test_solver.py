@@ -14,7 +14,7 @@ from zetadp.accounting.threat import Sums
 from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
 from zetadp.base.validation import UserError
-from zetadp.nn.heads import ClassMeans
+from zetadp.nn.class_means import ClassMeans
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS
 from zetadp.training.assembly import Assembly
