@@ -156,7 +156,8 @@ def rebuilt_figure(kinds: Sequence[tuple[str, Sequence[Rebuilt]]], title: str) -
         Title of the figure.
     """
     with figure_style():
-        figure = blank(ROW * len(kinds) + 0.8, w_pad=0.02, h_pad=0.02)
+        # On one page, the images of many kinds would be too small to recognise anything.
+        figure = blank(ROW * len(kinds) + 0.8, tallest=math.inf, w_pad=0.02, h_pad=0.02)
         panels = figure.subplots(len(kinds), 2 * len(RANKS), squeeze=False)
         for panel in panels.ravel():
             panel.set_xticks([])

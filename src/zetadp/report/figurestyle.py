@@ -89,9 +89,12 @@ def line_look(index: int) -> dict[str, Any]:
     }
 
 
-def blank(height: float, width: float = WIDTH, **room: float) -> Figure:
-    """Return an empty figure, no taller than a page. ``room`` has the distances of matplotlib's constrained layout."""
-    figure = Figure(figsize=(width, min(MAX_HEIGHT, height)))
+def blank(height: float, width: float = WIDTH, *, tallest: float = MAX_HEIGHT, **room: float) -> Figure:
+    """Return an empty figure, by default no taller than a page.
+
+    ``room`` has the distances of matplotlib's constrained layout.
+    """
+    figure = Figure(figsize=(width, min(tallest, height)))
     FigureCanvasAgg(figure)
     figure.set_layout_engine("constrained", **room)
     return figure

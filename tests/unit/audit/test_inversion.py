@@ -15,6 +15,7 @@ from zetadp.audit import inversion
 from zetadp.audit.inversion import (
     Contributions,
     Message,
+    Rebuilt,
     fit_whitening_losses,
     frame,
     rebuild,
@@ -27,6 +28,7 @@ from zetadp.mechanism.contributions import Gradient
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.similarity import nmse
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.report.attackfigure import rebuilt_figure
 
 SIDE, CLASSES = 16, 4
 WHOLE = NetworkSettings(widths=(8, 16), convolutions=1, head="hidden", hidden=32, groups=4)
@@ -155,3 +157,12 @@ def test_the_table_has_one_line_a_kind_and_the_bound_beside_it():
     assert other.rows[0][6] == f"{100 * (1 - gaussian.beta(1 / 10, gaussian.mu(8.0, 1e-5))):.1f} %"
     notes = "".join(other.notes)
     assert ("at δ = 1e-05" in notes, "7 steps of L-BFGS" in notes, "without a message" in notes) == (True, True, False)
+
+
+def test_images_of_many_kinds_are_drawn_large_enough_to_recognise():
+    images = np.random.default_rng(0).random((1, SIDE, SIDE))
+    kinds = [(f"kind {number}", [Rebuilt(Message("net", WHOLE, SIDE), images, images)]) for number in range(20)]
+    figure = rebuilt_figure(kinds, "title")
+    figure.draw_without_rendering()
+    heights = [panel.get_position().height * figure.get_figheight() for panel in figure.axes]
+    assert min(heights) > 0.8  # inches
