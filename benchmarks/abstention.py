@@ -34,7 +34,6 @@ from benchmarks.study_selection import (
     public_head,
     train_head,
 )
-from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
 from zetadp.brain.abstention import RIGHT, UNLIKE, UNSURE, PublicFeatures, abstention_for, mean_scores
@@ -42,12 +41,13 @@ from zetadp.brain.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace
+from zetadp.nn.heads import to_complex_weights
 from zetadp.nn.models import HeadClassifier
 from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.public_brains import draw_anatomy, draw_shapes
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.rendering import write_table
 from zetadp.training.metrics import accuracy_interval
 from zetadp.training.pretrained import FinishedModel
 
@@ -102,8 +102,7 @@ def heads(backbone: Backbone, private: np.ndarray) -> dict[str, FinishedModel]:
     models = {}
     for name, (weight, bias) in weights.items():
         network = HeadClassifier(COMPONENTS, len(SEQUENCES)).requires_grad_(requires_grad=False)
-        pairs = torch.from_numpy(weight.T.copy()).reshape(len(SEQUENCES), COMPONENTS, 2)
-        network.affine.weight.copy_(torch.complex(pairs[..., 0], -pairs[..., 1]))
+        network.affine.weight.copy_(to_complex_weights(torch.from_numpy(weight.T.copy())))
         network.affine.bias.copy_(torch.from_numpy(bias))
         models[name] = FinishedModel(network.eval(), HEAD, TASK, "brain_sequences", backbone.components, backbone)
     return models
@@ -189,8 +188,9 @@ def write(table: pd.DataFrame) -> None:
     cells = tuple(
         tuple("–" if pd.isna(v) else v if isinstance(v, str) else f"{v:.4g}" for v in r) for r in table.to_numpy()
     )
-    write_text(RESULTS / "table.md", to_markdown(Sheet(TITLE, tuple(table.columns), cells, (note, *source), names=2)))
-    write_text(RESULTS / "table.csv", to_csv(table.convert_dtypes(), (*source, note), float_format="%.4g"))
+    sheet = Sheet(TITLE, tuple(table.columns), cells, (note,), names=2)
+    files = [RESULTS / "table.md", RESULTS / "table.csv"]
+    write_table(files, table.convert_dtypes(), sheet, source, float_format="%.4g")
 
 
 if __name__ == "__main__":

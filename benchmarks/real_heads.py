@@ -38,7 +38,6 @@ from benchmarks.study_selection import (
     score,
     train_head,
 )
-from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.brain.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.brain.images import by_orders
@@ -48,7 +47,7 @@ from zetadp.mri.kspace import to_kspace
 from zetadp.mri.slicing import resize_area
 from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.rendering import write_table
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 FOLDS, DRAWS, RESAMPLES = 5, 5, 2000
@@ -246,10 +245,8 @@ def write(table: pd.DataFrame, folder: Path) -> None:
     )
     texts = table.astype(object).where(table.notna(), "").map(lambda v: f"{v:.1f}" if isinstance(v, float) else str(v))
     rows = tuple(tuple(row) for row in texts.to_numpy())
-    write_text(
-        folder / "real_heads.md", to_markdown(Sheet(TITLE, tuple(texts.columns), rows, (note, *source), names=4))
-    )
-    write_text(folder / "real_heads.csv", to_csv(table, (*source, note), float_format="%.4g"))
+    sheet = Sheet(TITLE, tuple(texts.columns), rows, (note,), names=4)
+    write_table([folder / "real_heads.md", folder / "real_heads.csv"], table, sheet, source, float_format="%.4g")
     print(texts.to_string())
 
 

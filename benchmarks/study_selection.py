@@ -42,6 +42,7 @@ from zetadp.brain.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.brain.task import IMAGE, KEEN, SLICE
 from zetadp.mri.kspace import to_kspace
 from zetadp.mri.slicing import centre_slices, resize_area
+from zetadp.nn.heads import to_real_weights
 from zetadp.nn.models import SIGNAL_POWER, taper_factors
 from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.phantom.cohort import simulate_patient
@@ -108,8 +109,7 @@ def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) 
 def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the public head as a real matrix, shape (2 * component, class), and its bias."""
     weight, bias = backbone.heads[components]
-    pairs = torch.view_as_real(weight.conj().resolve_conj()).reshape(len(weight), -1)
-    return pairs.T.numpy().copy(), bias.real.numpy().copy()
+    return to_real_weights(weight).T.numpy().copy(), bias.real.numpy().copy()
 
 
 def train_head(

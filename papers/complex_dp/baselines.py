@@ -7,7 +7,6 @@ import numpy as np
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image
 
-ITERATIONS = 100
 SQUARED_NORM = 9
 """Squared norm of the linear operator of compressed sensing: 1 for the unitary Fourier transform, 8 for the differences
 along two axes. By default, sigpy estimates it from a random start, which gives a different image each time."""
@@ -18,7 +17,7 @@ def zero_filled(kspace: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(to_image(kspace)))
 
 
-def compressed_sensing(kspace: np.ndarray, weight: float, iterations: int = ITERATIONS) -> np.ndarray:
+def compressed_sensing(kspace: np.ndarray, weight: float, iterations: int) -> np.ndarray:
     """Reconstruct images with small total variation that agree with the measured lines.
 
     Parameters

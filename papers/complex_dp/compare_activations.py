@@ -11,7 +11,6 @@ table.csv, order.csv, table.md and figure.svg.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -26,7 +25,7 @@ from papers.complex_dp.ranking import figure, order, sheet, table
 from papers.complex_dp.roc import macro_area
 from papers.experiments import ended, parser_of, save_figure, write_table
 from papers.keptruns import KeptRuns, environments
-from zetadp.account.book import recorded_runs
+from papers.training import train_once
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
 from zetadp.base.epsilon import Target, rounded_up
@@ -36,10 +35,7 @@ from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
-from zetadp.training.checkpoint import RunFiles
 from zetadp.training.evaluation import outputs_of
-from zetadp.training.holders import LocalHolders
-from zetadp.training.loop import train
 from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import noise_of_plan
 from zetadp.training.records import LabelledItems
@@ -162,13 +158,8 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
     owners = items.people[train_on] if comparison.unit == "patient" else train_on
     units = [part.tolist() for part in np.split(np.arange(len(owners)), np.flatnonzero(owners[1:] != owners[:-1]) + 1)]
     plan = comparison.plan(run, len(units))
-    with tempfile.TemporaryDirectory() as folder:
-        files = RunFiles(Path(folder) / "run.jsonl", Path(folder) / "run.checkpoint")
-        model = train(LocalHolders(plan, records, [units]), files).model
-        (happened,) = recorded_runs(files.ledger)
-    (node,) = happened.nodes.values()
-    spent = composition.epsilon(node.mechanisms, comparison.delta)
-    outputs = outputs_of(model, items.inputs[test_on])
+    result, spent = train_once(plan, records, units)
+    outputs = outputs_of(result.model, items.inputs[test_on])
     labels = items.labels[test_on]
     if comparison.metric == "AUC":
         score = float(macro_area(labels, outputs.softmax(dim=1).double().numpy())[0])

@@ -167,8 +167,7 @@ class Training:
         files = RunFiles(self.ledgers / f"{name}.jsonl", self.ledgers / f"{name}.checkpoint")
         trained = train(LocalHolders(plan, records, [units]), files)
         files.finish()
-        with torch.no_grad():
-            return np.asarray(outputs_of(trained.model, inputs[~trained_on])[:, 0].double())
+        return np.asarray(outputs_of(trained.model, inputs[~trained_on])[:, 0].double())
 
     def of_one_patient(self, network: str, epsilon: str) -> tuple[float, float]:
         """Return epsilon of one training, and of the nine trainings that a patient takes part in, from the ledgers."""

@@ -13,6 +13,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, panel_grid, set_legend, set_title, wrap_text
 from zetadp.report.rendering import interval_cell, spread_cell
+from zetadp.training.metrics import LEVEL, percentile_interval, resamples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,9 +39,7 @@ NAMES = {
 }
 MEASURED = {"speech": ("AUC", "clip", 50.0), "k-space": ("accuracy", "patient", 25.0)}
 """Metric, unit and chance in % of each task."""
-LEVEL = 0.95
 SIGNIFICANT = 0.05
-REPLICATES = 2000
 
 
 def holm(values: np.ndarray) -> np.ndarray:
@@ -87,18 +86,15 @@ def agreement(scores: pd.DataFrame) -> dict[str, float]:
     printed; ``p``, exact, against no association.
     """
     by_activation, printed = scores[list(PAPER)].to_numpy(), np.array(list(PAPER.values()))
-    times = stream(0, Purpose.BOOTSTRAP).multinomial(
-        len(by_activation), np.full(len(by_activation), 1 / len(by_activation)), size=REPLICATES
-    )
-    means = times @ by_activation / len(by_activation)
+    means = resamples(len(by_activation), stream(0, Purpose.BOOTSTRAP)) @ by_activation / len(by_activation)
     first, second = np.triu_indices(len(printed), 1)
     taus = np.mean(np.sign(means[:, first] - means[:, second]) * np.sign(printed[first] - printed[second]), axis=1)
     correlation = kendalltau(by_activation.mean(axis=0), printed, method="exact")
-    low, high = np.quantile(taus, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = percentile_interval(taus)
     return {
         "tau": float(correlation.statistic),
-        "tau_low": float(low),
-        "tau_high": float(high),
+        "tau_low": low,
+        "tau_high": high,
         "p": float(correlation.pvalue),
     }
 

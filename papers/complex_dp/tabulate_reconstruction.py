@@ -38,7 +38,7 @@ from zetadp.report.figurestyle import WIDTH, figure_style, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 from zetadp.training.evaluation import outputs_of
-from zetadp.training.metrics import LEVEL, REPLICATES
+from zetadp.training.metrics import percentile_interval, resamples
 from zetadp.training.partition import read_partition
 from zetadp.training.pretrained import load_model
 from zetadp.training.task import pipeline_task_of
@@ -181,16 +181,8 @@ def of_runs(experiment: Experiment, network: str, epsilon: str) -> Measured:
 
 def resampled(values: dict[str, float]) -> np.ndarray:
     """Return means over resamples of patients, the same resamples for every method."""
-    patients = sorted(values)
-    count = len(patients)
-    times = stream(0, Purpose.BOOTSTRAP).multinomial(count, np.full(count, 1 / count), size=REPLICATES)
-    return np.asarray(times @ np.array([values[who] for who in patients]) / count)
-
-
-def ends(replicas: np.ndarray) -> tuple[float, float]:
-    """Return the interval of resamples."""
-    low, high = np.quantile(replicas, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    of_patients = np.array([values[who] for who in sorted(values)])
+    return np.asarray(resamples(len(of_patients), stream(0, Purpose.BOOTSTRAP)) @ of_patients / len(of_patients))
 
 
 def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarray]) -> pd.DataFrame:
@@ -205,7 +197,7 @@ def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarr
     for (name, epsilon), (values, spread, seeds, spent) in measured.items():
         row: dict[str, Any] = {"method": name, "epsilon": epsilon, "epsilon_stated": spent, "seeds": seeds}
         for metric in METRICS:
-            low, high = ends(resampled(values[metric]))
+            low, high = percentile_interval(resampled(values[metric]))
             row |= {metric: np.mean(list(values[metric].values())), f"{metric}_std": spread[metric]}
             row |= {f"{metric}_low": low, f"{metric}_high": high}
         if name == PRIVATE:
@@ -213,7 +205,7 @@ def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarr
                 way = resampled(goal[metric]) - resampled(start[metric])
                 gained = resampled(values[metric]) - resampled(start[metric])
                 whole = np.mean(list(goal[metric].values())) - np.mean(list(start[metric].values()))
-                low, high = ends(gained / way)
+                low, high = percentile_interval(gained / way)
                 row |= {f"way_{metric}": (row[metric] - np.mean(list(start[metric].values()))) / whole}
                 row |= {f"way_{metric}_low": low, f"way_{metric}_high": high}
         rows.append(row)
@@ -286,7 +278,7 @@ def of_the_paper() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw_images(tested: Tested, images: dict[str, np.ndarray], who: str, title: str | None = None) -> Figure:
+def draw_images(tested: Tested, images: dict[str, np.ndarray], who: str) -> Figure:
     """Draw a slice of a patient from every method, and the error of each image."""
     middle = tested.volumes[who][len(tested.volumes[who]) // 2]
     slices = {name: rebuilt[middle] for name, rebuilt in images.items()}
@@ -310,7 +302,7 @@ def draw_images(tested: Tested, images: dict[str, np.ndarray], who: str, title: 
         panels[0, 0].set_ylabel("image")
         panels[1, 0].set_ylabel("error")
         figure.colorbar(last, ax=panels[1].tolist(), label="absolute error", shrink=0.8, pad=0.01)
-        set_title(figure, title or f"Median test patient {who}, one slice, simulated")
+        set_title(figure, f"Median test patient {who}, one slice, simulated")
     return figure
 
 
@@ -320,14 +312,11 @@ def main() -> None:
     parser.add_argument("--paper", action="store_true", help="write paper.csv alone, in a minute")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    write_paper(arguments.output)
+    write_text(
+        arguments.output / "paper.csv", to_csv(of_the_paper(), origin(*declared_by(SCENARIO)), float_format="%.6g")
+    )
     if not arguments.paper:
         write_runs(arguments.output)
-
-
-def write_paper(output: Path) -> None:
-    """Write what the paper's figure means."""
-    write_text(output / "paper.csv", to_csv(of_the_paper(), origin(*declared_by(SCENARIO)), float_format="%.6g"))
 
 
 def write_runs(output: Path) -> None:

@@ -18,11 +18,9 @@ continues. Writes mnist, and mnist_long of the long methods, whose releases have
 from __future__ import annotations
 
 import math
-import tempfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
@@ -36,17 +34,14 @@ from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
 from papers.sizes import by_size
-from zetadp.account.book import recorded_runs
-from zetadp.accounting import composition, gaussian
+from papers.training import train_once
+from zetadp.accounting import gaussian
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.nn.heads import fit_head_to_rows
 from zetadp.own.release import Mixing, release_plan
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.training.assembly import mixture_of
-from zetadp.training.checkpoint import RunFiles
-from zetadp.training.holders import LocalHolders
-from zetadp.training.loop import train
 from zetadp.training.records import LabelledItems
 from zetadp.training.task import Classification
 
@@ -194,15 +189,11 @@ def released_rows(
     mixing = replace(plan.training.mixing, balance=balance)
     plan = replace(plan, training=replace(plan.training, mixing=mixing))
     data = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
-    with tempfile.TemporaryDirectory() as folder:
-        files = RunFiles(Path(folder) / "rows.jsonl", Path(folder) / "rows.checkpoint")
-        trained = train(LocalHolders(plan, data, [[[person] for person in range(len(x))]]), files)
-        (happened,) = recorded_runs(files.ledger)
-    (node,) = happened.nodes.values()
+    trained, spent = train_once(plan, data, [[person] for person in range(len(x))])
     (constants,) = plan.nodes
     deviation = constants.noise_multiplier * plan.training.clip / constants.expected
     rows = mixture_of(plan, Classification(settings["classes"]), x.shape[1]).examples(trained.released, deviation)
-    return rows, composition.epsilon(node.mechanisms, DELTA)
+    return rows, spent
 
 
 def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor, Tensor, float]:
@@ -290,7 +281,7 @@ def true_epsilon(printed: float, class_rate: float) -> float:
     """Return the true epsilon of the noise from the paper's formula, at the degree of mixing in the authors' code."""
     release = PrintedRelease(PEOPLE, MIXED, PEOPLE, class_rate)
     noise = release.nominal_noise(gaussian.mu(printed, DELTA))
-    return composition.epsilon(release.mechanisms(noise), DELTA, 2e-3)
+    return release.true_epsilon(noise, DELTA)
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:

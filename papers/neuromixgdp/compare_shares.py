@@ -62,7 +62,7 @@ def accuracies(head: tuple[Tensor, Tensor], x: Tensor, labels: Tensor) -> dict[s
 def table() -> pd.DataFrame:
     """Return one row for every method and head."""
     (x, labels), tests = people(PEOPLE, 0), people(TESTED, 1)
-    one_hot = RowExamples(torch.complex(x, torch.zeros_like(x)), torch.eye(len(UNEQUAL))[labels])
+    one_hot = RowExamples(x.to(torch.complex64), torch.eye(len(UNEQUAL))[labels])
     head = descent(x / NORM, labels, EPSILON, CHOSEN.rate, SEED)
     results: list[dict[str, object]] = [
         {

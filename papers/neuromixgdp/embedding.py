@@ -115,7 +115,7 @@ class MeanEmbedding:
             with torch.no_grad():
                 generated = network(self._codes(number))
         labels = torch.eye(self.classes).repeat_interleave(number, dim=0)
-        return RowExamples(torch.complex(generated, torch.zeros_like(generated)), labels)
+        return RowExamples(generated.to(torch.complex64), labels)
 
     def _codes(self, number: int) -> Tensor:
         labels = torch.eye(self.classes).repeat_interleave(number, dim=0)

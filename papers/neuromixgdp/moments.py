@@ -137,7 +137,7 @@ class ClassMoments:
             back = torch.linalg.pinv(self.directions.double())
             samples = samples + (normal @ roots.mT @ back).flatten(0, 1)
         labels = torch.eye(self.classes).repeat_interleave(number, dim=0)
-        return RowExamples(torch.complex(samples.float(), torch.zeros(samples.shape)), labels)
+        return RowExamples(samples.to(torch.complex64), labels)
 
     def _counts(self, sums: Tensor) -> Tensor:
         return (sums[:, 0] / self._scales[0]).clamp_min(1)

@@ -7,8 +7,8 @@ have two faults. First, the noise is calibrated with the central limit of many r
 small delta. Second, Proposition E.3 on Hierarchical Sampling assumes that a record is drawn independently of the other
 records of its class, which is false.
 
-The functions here repeat the paper's formulas, so that tables can compare printed epsilons with true ones. For true
-ones use `zetadp.accounting.composition` with `PrintedRelease.mechanisms`.
+The functions here repeat the paper's formulas, so that tables can compare printed epsilons with true ones
+(`PrintedRelease.true_epsilon`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ import numpy as np
 from scipy.special import ndtr
 
 from papers.moments import sampled_moment
+from zetadp.accounting import composition
 from zetadp.accounting.composition import Exposure, central_limit_mu, central_limit_noise
 from zetadp.accounting.kinds import NoisySum
 from zetadp.base.validation import in_range, positive
 
 ORDERS = range(2, 257)
 """Orders of the Renyi bound. The paper does not state its orders."""
+CLOSE = 2e-3
+"""Tolerance of true epsilons, which tables show with few digits."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,10 @@ class PrintedRelease:
         An attacker may know which classes are active, so only the draw within a class hides a record.
         """
         return {NoisySum(self.rate_in_class, noise_multiplier): self.active_rounds}
+
+    def true_epsilon(self, noise_multiplier: float, delta: float) -> float:
+        """Return the true epsilon of the release, by the privacy-loss distribution."""
+        return composition.epsilon(self.mechanisms(noise_multiplier), delta, CLOSE)
 
     def nominal_mu(self, noise_multiplier: float) -> float:
         r"""Return the printed mu, :math:`(m \sqrt{T} / n) \sqrt{e^{1/\sigma_c^2} - 1}`. It ignores the class rate."""

@@ -25,6 +25,7 @@ from scipy.optimize import brentq, newton
 from papers.experiments import explained, parser_of, save_figure, write_parts
 from papers.neuromixgdp.attack import THRESHOLD, HierarchicalAttack
 from papers.neuromixgdp.printed import (
+    CLOSE,
     PrintedRelease,
     renyi_epsilon,
     split_noise,
@@ -56,8 +57,8 @@ ATTACKED = (0.03, 0.1)
 CLASS_SIZE = 500
 RATIOS = (0.2, 0.5, 0.7, 0.85, 1.0, 1.2, 2.0, 3.0, 5.0)
 MUS = (1 / 3, 1.0, 3.0)
-CLOSE, ROUGH = 2e-3, 2e-2
-"""Tolerances of the accountant: for values in the tables, and for the search of noise multipliers."""
+ROUGH = 2e-2
+"""Tolerance of the accountant in the search of noise multipliers."""
 
 
 def noise_needed(release: PrintedRelease, epsilon: float, delta: float) -> float:
@@ -89,7 +90,7 @@ def poisson() -> pd.DataFrame:
         rows.append(
             {
                 "printed_epsilon": epsilon,
-                "true_epsilon": composition.epsilon(release.mechanisms(noise), DELTA, CLOSE),
+                "true_epsilon": release.true_epsilon(noise, DELTA),
                 "printed_mu": mu,
                 "printed_noise": noise,
                 "needed_noise": noise_needed(release, epsilon, DELTA),
@@ -154,7 +155,7 @@ def hierarchical() -> pd.DataFrame:
                     "printed_epsilon": epsilon,
                     "class_rate": class_rate,
                     "printed_noise": noise,
-                    "true_epsilon": composition.epsilon(release.mechanisms(noise), DELTA, CLOSE),
+                    "true_epsilon": release.true_epsilon(noise, DELTA),
                     "safe_limit_noise": release.safe_noise(mu),
                     "needed_noise": noise_needed(release, epsilon, DELTA),
                 }
@@ -174,7 +175,7 @@ def best_degrees() -> pd.DataFrame:
             row["best_mixed_p_0.03"] = best_mixed(mu, records, records, 0.03)
             if records == RECORDS:
                 release = PrintedRelease(records, row["best_mixed"], records)
-                row["true_epsilon"] = composition.epsilon(release.mechanisms(release.nominal_noise(mu)), delta, CLOSE)
+                row["true_epsilon"] = release.true_epsilon(release.nominal_noise(mu), delta)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -238,7 +239,7 @@ def attacked(releases: int) -> tuple[pd.DataFrame, Figure]:
                 "the attack": [float((inside <= t).mean()) for t in np.quantile(without, 1 - alphas, method="higher")],
             }
             _draw(panel, alphas, curves, errors)
-            panel.set_title(f"p = {class_rate:g}: true ε = {_true(release, noise):.2f}", loc="left")
+            panel.set_title(f"p = {class_rate:g}: true ε = {release.true_epsilon(noise, DELTA):.2f}", loc="left")
         set_title(figure, "Hierarchical Sampling at the paper's ε = 1 (δ = 1e-05): claims, and the errors of an attack")
         text = (
             f"{RECORDS} rows that mix 64 of {RECORDS} records, {CLASS_SIZE + 1} of them in the target's class; "
@@ -256,10 +257,6 @@ def gaussian_mu_of_variation(variation: float) -> float:
 
 def _variation(mu: float) -> float:
     return gaussian.delta(0, mu)
-
-
-def _true(release: PrintedRelease, noise: float) -> float:
-    return composition.epsilon(release.mechanisms(noise), DELTA, CLOSE)
 
 
 def _draw(panel: Axes, alphas: np.ndarray, curves: dict[str, Any], errors: Errors) -> None:

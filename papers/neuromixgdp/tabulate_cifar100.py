@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 from papers.experiments import parser_of, save_figure, write_table
 from papers.neuromixgdp.printed import PrintedRelease
-from papers.neuromixgdp.tabulate_accounting import CLOSE, DELTA, MIXED, RECORDS
-from zetadp.accounting import composition, gaussian
+from papers.neuromixgdp.tabulate_accounting import DELTA, MIXED, RECORDS
+from zetadp.accounting import gaussian
 from zetadp.base.tables import Sheet
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, set_title
 from zetadp.report.provenance import origin
@@ -68,7 +68,7 @@ def true_epsilon(table: Printed, method: str, printed: float, class_rate: float)
         return printed
     release = PrintedRelease(table.records, MIXED, table.records, class_rate)
     noise = release.nominal_noise(gaussian.mu(printed, table.delta))
-    return composition.epsilon(release.mechanisms(noise), table.delta, CLOSE)
+    return release.true_epsilon(noise, table.delta)
 
 
 def table() -> pd.DataFrame:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from zetadp.mechanism.contributions import Statistic
+from zetadp.nn.heads import to_real_weights
 
 COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of
@@ -137,7 +138,7 @@ def public_means(weight: Tensor) -> Tensor:
     weight
         Complex weights of shape (class, component).
     """
-    pairs = torch.view_as_real(weight.to(torch.complex128).conj().resolve_conj()).flatten(1)
+    pairs = to_real_weights(weight.to(torch.complex128))
     centred = pairs - pairs.mean(dim=0)
     root = math.sqrt(len(weight))
     left, sigma, right = torch.linalg.svd(centred / root, full_matrices=False)

@@ -122,7 +122,7 @@ def fit_head(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Te
         return functional.cross_entropy(x @ weight + bias, labels) + 1e-4 * weight.square().sum()
 
     _minimise(loss, [weight, bias], steps=200)
-    return _to_complex_weights(weight.detach().T).contiguous(), torch.complex(bias.detach(), torch.zeros(classes))
+    return to_complex_weights(weight.detach().T).contiguous(), torch.complex(bias.detach(), torch.zeros(classes))
 
 
 def fit_head_to_rows(examples: RowExamples, start: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ def fit_head_to_rows(examples: RowExamples, start: tuple[Tensor, Tensor] | None 
     x, y = x.double(), examples.labels.double()
     if start is not None:
         weight, bias = start
-        weights = _fit_with_best_ridge(x, y, torch.cat((_to_real_weights(weight), bias.real[:, None]), dim=1).double())
+        weights = _fit_with_best_ridge(x, y, torch.cat((to_real_weights(weight), bias.real[:, None]), dim=1).double())
     elif examples.noise:
         weights = _fit_denoised(x, y, examples.noise)
     else:
@@ -164,7 +164,7 @@ def fit_head_to_rows(examples: RowExamples, start: tuple[Tensor, Tensor] | None 
         weights[:, :-1] /= unit
     if real:
         return weights[:, :-1].to(torch.complex64), weights[:, -1].to(torch.complex64)
-    return _to_complex_weights(weights[:, :-1].float()), weights[:, -1].float().to(torch.complex64)
+    return to_complex_weights(weights[:, :-1].float()), weights[:, -1].float().to(torch.complex64)
 
 
 def _fit_with_best_ridge(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
@@ -241,10 +241,6 @@ def _fit_denoised(x: Tensor, y: Tensor, noise: float) -> Tensor:
     return torch.cat((best.T, (moments.shares - moments.means @ best)[:, None]), dim=1)
 
 
-def _to_real_weights(weight: Tensor) -> Tensor:
-    return torch.view_as_real(weight.conj().resolve_conj()).flatten(1)
-
-
 def _loss(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return -(y * (x @ weights.T).log_softmax(dim=1)).sum(dim=1).mean()
 
@@ -274,8 +270,16 @@ def _minimise(loss: Callable[[], Tensor], weights: Sequence[Tensor], steps: int)
         optimiser.step(closure)  # type: ignore[no-untyped-call]
 
 
-def _to_complex_weights(weights: Tensor) -> Tensor:
-    """Return the complex weights of a head whose real weights act on neighbouring real and imaginary parts."""
+def to_real_weights(weight: Tensor) -> Tensor:
+    """Return the real weights, shape (class, 2 * component), that act on neighbouring real and imaginary parts.
+
+    Their scores are those of the complex weights, shape (class, component): the real parts of its outputs.
+    """
+    return torch.view_as_real(weight.conj().resolve_conj()).flatten(1)
+
+
+def to_complex_weights(weights: Tensor) -> Tensor:
+    """Return the complex weights whose scores are those of real ones: the inverse of `to_real_weights`."""
     pairs = weights.reshape(len(weights), -1, 2)
     # Re((a + ib)(x + iy)) = a x - b y.
     return torch.complex(pairs[..., 0], -pairs[..., 1])
