@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from zetadp.base.logs import JsonLines, PlainLines
 from zetadp.base.usercode import package_code
@@ -20,6 +20,9 @@ from zetadp.base.validation import Count, Positive, Share, UserError, counted, s
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import Alone, ListOfCommands, add_command
 from zetadp.mri.slicing import PLANES, SPACING, PlaneCount
+
+if TYPE_CHECKING:
+    from zetadp.cli.configuration import ConvertedCohort
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -222,12 +225,13 @@ def convert(
     zetadp convert hospital Task01_BrainTumour --patients patients.tsv --sequence '*_T1_post.nii.gz=T1gd'
     zetadp convert hospital Task01_BrainTumour --resample --leave-out-incomplete --configuration hospital.yaml
     """
-    from zetadp.base.storage import check_writable, write_text
+    from zetadp.base.storage import check_writable
     from zetadp.base.tables import read_table
     from zetadp.cli.configuration import ConvertedCohort
     from zetadp.mri.convert import CONVERSION, convert_folder, summary
     from zetadp.mri.decathlon import canonical_sequence
     from zetadp.mri.filenames import read_rules
+    from zetadp.mri.persons import Division
     from zetadp.training.promise import Noise
 
     target_sequence = None if resample is None else canonical_sequence(resample)
@@ -239,6 +243,7 @@ def convert(
         if configuration.exists():
             raise UserError(f"--configuration: Expected a new file, found {configuration}. Name another one.")
         check_writable(configuration)
+    division = Division(test_fraction, exact=exact_test_fraction)
     settings = {"slices": slices, "spacing": spacing}
     if slices is None and (spacing is not None or configuration is not None):
         slices = PLANES
@@ -247,34 +252,17 @@ def convert(
         target,
         patients=patients,
         patient_pattern=patient_pattern,
-        test_fraction=test_fraction,
-        exact_test_fraction=exact_test_fraction,
+        division=division,
         sequences=read_rules(sequence),
         resample_onto=target_sequence,
         fewest_sequences=leave_out_incomplete,
         slices=slices,
         spacing=SPACING if spacing is None else spacing,
     )
-    cohort = ConvertedCohort.of_task(
-        task,
-        source,
-        test_fraction,
-        {key: value for key, value in settings.items() if value is not None},
-        exact=exact_test_fraction,
-    )
+    changed = {key: value for key, value in settings.items() if value is not None}
+    cohort = ConvertedCohort.of_task(task, source, division, changed)
     print(cohort.described())
-    text, mark = cohort.configuration(), ""
-    if configuration is not None and cohort.trains:
-        write_text(configuration, text)
-        print(f"The configuration of one private training run is in {configuration}. Check its names, then run:")
-        print(f"snakemake --cores 8 --configfile {configuration.resolve()}")
-    elif cohort.trains:
-        mark = "# "  # the lines after the configuration are comments, so the whole output is YAML
-        print(f"The configuration of one private training run. Save it as a .yaml file, and check its names:\n{text}")
-    else:
-        print(f"In the settings of a site of a federation:\n{text}")
-        if configuration is not None:
-            print(f"{configuration} was not written: an experiment needs training and test patients.", file=sys.stderr)
+    mark = _give_configuration(cohort, configuration)
     print(f"{mark}Files of {source} ({target / CONVERSION} lists every file):")
     for line in summary(read_table(target / CONVERSION)):
         print(f"{mark}{line}")
@@ -282,6 +270,25 @@ def convert(
         print(
             f"With {counted(cohort.patients[0], f'training {cohort.unit}')} at one hospital: {outlook}", file=sys.stderr
         )
+
+
+def _give_configuration(cohort: ConvertedCohort, file: Path | None) -> str:
+    """Write or print the configuration for a converted cohort; return the beginning of all lines that follow it."""
+    from zetadp.base.storage import write_text
+
+    text = cohort.configuration()
+    if not cohort.trains:
+        print(f"In the settings of a site of a federation:\n{text}")
+        if file is not None:
+            print(f"{file} was not written: an experiment needs training and test patients.", file=sys.stderr)
+        return ""
+    if file is None:
+        print(f"The configuration of one private training run. Save it as a .yaml file, and check its names:\n{text}")
+        return "# "  # the lines after the configuration are comments, so the whole output is YAML
+    write_text(file, text)
+    print(f"The configuration of one private training run is in {file}. Check its names, then run:")
+    print(f"snakemake --cores 8 --configfile {file.resolve()}")
+    return ""
 
 
 def report(

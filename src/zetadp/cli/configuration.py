@@ -12,6 +12,7 @@ import yaml
 from zetadp.base.tables import read_table
 from zetadp.base.validation import counted
 from zetadp.mri.decathlon import PATIENT_KEY, Listing
+from zetadp.mri.persons import Division
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class ConvertedCohort:
         Numbers of training and test patients.
     scans
         Numbers of their scans.
-    test_fraction, exact
-        Rule by which the patients were divided (`zetadp.mri.persons.assign_parts`).
+    division
+        Rule by which the patients were divided.
     settings
         Settings of the task that differ from the default.
     """
@@ -41,14 +42,11 @@ class ConvertedCohort:
     unit: str
     patients: tuple[int, int]
     scans: tuple[int, int]
-    test_fraction: float
-    exact: bool
+    division: Division
     settings: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of_task(
-        cls, task: Listing, source: Path, test_fraction: float, settings: Mapping[str, float], *, exact: bool
-    ) -> ConvertedCohort:
+    def of_task(cls, task: Listing, source: Path, division: Division, settings: Mapping[str, float]) -> ConvertedCohort:
         """Describe a converted folder; the other parameters are those of `zetadp.mri.convert.convert_folder`."""
         person = {file.as_posix(): file.as_posix() for file in (*task.training, *task.test)}
         key = task.root / PATIENT_KEY
@@ -64,8 +62,7 @@ class ConvertedCohort:
             "patient" if key.is_file() else "record",
             (train, test),
             (len(task.training), len(task.test)),
-            test_fraction,
-            exact,
+            division,
             settings,
         )
 
@@ -121,10 +118,10 @@ class ConvertedCohort:
 
     def _parts(self) -> str:
         """Return a sentence about the choice of parts; empty if the rule puts all patients into one part."""
-        if self.test_fraction in {0, 1}:
+        if self.division.test_fraction in {0, 1}:
             return ""
-        share = f"{self.test_fraction:g}"
-        if self.exact:
+        share = f"{self.division.test_fraction:g}"
+        if self.division.exact:
             return (
                 f"A share of {share} of the {self.unit}s is for testing, chosen by hashes of their names. A "
                 f"{self.unit} that joins or\nleaves can move another from training to test data or back, so do not "

@@ -25,7 +25,7 @@ from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import join
 from zetadp.mri.index import summarise_names
 from zetadp.mri.joining import option_to_leave_out, read_scan, write_record
-from zetadp.mri.persons import TEST, TRAIN, assign_parts, with_patients
+from zetadp.mri.persons import TEST, TRAIN, Division, with_patients
 from zetadp.mri.slicing import PLANES, SIZE, SPACING
 from zetadp.mri.sources import UNREAD, Scan, find_scans
 from zetadp.mri.volumes import Volume, log_assumptions
@@ -40,10 +40,9 @@ def convert_folder(
     source: Path,
     target: Path,
     *,
+    division: Division,
     patients: Path | None = None,
     patient_pattern: str | None = None,
-    test_fraction: float = 0.35,
-    exact_test_fraction: bool = False,
     sequences: Mapping[str, str] | None = None,
     resample_onto: str | None = None,
     fewest_sequences: int | None = None,
@@ -73,6 +72,8 @@ def convert_folder(
         Folder to convert.
     target
         Folder of the new task; absent or empty.
+    division
+        Rule that divides the patients into training and test patients.
     patients
         Table with the columns ``record`` (path of the record's folder in the source, with ``_`` for ``/``; in BIDS
         ``sub-01`` or ``sub-01_ses-1``) and ``patient``.
@@ -80,13 +81,6 @@ def convert_folder(
         Rule that tells the patient from the name of a record: a regular expression that matches the whole name, and
         whose first group is the patient, such as ``(BraTS-GLI-\d+)-\d+``. Records of BIDS that it does not match are of
         their subject.
-    test_fraction
-        Expected share of test patients, in [0, 1]. A patient's part follows from the patient's name alone, so that no
-        patient moves when another one joins (`zetadp.mri.persons.assign_parts`). With 1, all are test patients, for a
-        server that watches a run across hospitals.
-    exact_test_fraction
-        Whether exactly this share of the patients (rounded to a whole number) becomes test patients. A patient's part
-        then depends on who else is in the folder.
     sequences
         Sequence of the files whose names fit a pattern, by pattern, for names that can be read in two ways; ``none``
         leaves the files out.
@@ -135,9 +129,9 @@ def convert_folder(
         problems.append(
             f"Expected a record with at least {fewest} sequences, found {summarise_names(names, 'with fewer')}."
         )
-    parts = assign_parts((scan.patient or scan.name for scan in scans), test_fraction, exact=exact_test_fraction)
+    parts = division.assign(scan.patient or scan.name for scan in scans)
     paths = {scan.name: PurePosixPath(parts[scan.patient or scan.name], f"{scan.name}.nii.gz") for scan in scans}
-    if set(parts.values()) == {TEST} and test_fraction < 1:
+    if set(parts.values()) == {TEST} and division.test_fraction < 1:
         problems.append("Expected at least one training patient, found none. Lower the test fraction.")
     converted: list[_Converted] = []
     with folder_written_whole(target) as folder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zetadp.base.tables import read_table
@@ -98,25 +98,44 @@ def _apply_rule(names: list[str], pattern: str, subjects: Mapping[str, str]) -> 
     return patients
 
 
-def assign_parts(names: Iterable[str], test_fraction: float, *, exact: bool = False) -> dict[str, str]:
-    """Assign each patient to a part, named by its folder.
+@dataclass(frozen=True)
+class Division:
+    """The rule that divides patients into the two parts.
 
-    A public hash turns a patient's name into a number between 0 and 1. By default, patients with a number below the
-    fraction become test patients: a patient's part does not depend on other patients. With ``exact``, the patients with
-    the smallest numbers become test patients, as many as the fraction requires. Then a patient who joins or leaves can
-    move another one from training to test data or back.
-
-    Examples
-    --------
-    >>> assign_parts(["sub-01"], 0.0), assign_parts(["sub-01"], 1.0)
-    ({'sub-01': 'imagesTr'}, {'sub-01': 'imagesTs'})
-    >>> [part for part in assign_parts(map(str, range(13)), 0.35, exact=True).values()].count("imagesTs")
-    5
+    Attributes
+    ----------
+    test_fraction
+        Expected share of test patients, in [0, 1]. A patient's part follows from the patient's name alone, so that no
+        patient moves when another one joins. With 1, all are test patients, for a server that watches a run across
+        hospitals.
+    exact
+        Whether exactly this share of the patients (rounded to a whole number) becomes test patients. A patient's part
+        then depends on who else is in the folder: a patient who joins or leaves can move another one from training to
+        test data or back.
     """
-    numbers = {
-        name: int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") / 2**56 for name in sorted(set(names))
-    }
-    if exact:
-        first = set(sorted(numbers, key=lambda name: numbers[name])[: round(test_fraction * len(numbers))])
-        return {name: TEST if name in first else TRAIN for name in numbers}
-    return {name: TEST if number < test_fraction else TRAIN for name, number in numbers.items()}
+
+    test_fraction: float
+    exact: bool = False
+
+    def assign(self, names: Iterable[str]) -> dict[str, str]:
+        """Assign each patient to a part, named by its folder.
+
+        A public hash turns a patient's name into a number between 0 and 1. By default, patients with a number below the
+        fraction become test patients. If the share is exact, those with the smallest numbers do, as many as it
+        requires.
+
+        Examples
+        --------
+        >>> Division(0.0).assign(["sub-01"]), Division(1.0).assign(["sub-01"])
+        ({'sub-01': 'imagesTr'}, {'sub-01': 'imagesTs'})
+        >>> [part for part in Division(0.35, exact=True).assign(map(str, range(13))).values()].count("imagesTs")
+        5
+        """
+        numbers = {
+            name: int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") / 2**56
+            for name in sorted(set(names))
+        }
+        if self.exact:
+            first = set(sorted(numbers, key=lambda name: numbers[name])[: round(self.test_fraction * len(numbers))])
+            return {name: TEST if name in first else TRAIN for name in numbers}
+        return {name: TEST if number < self.test_fraction else TRAIN for name, number in numbers.items()}

@@ -17,12 +17,14 @@ from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.convert import convert_folder
 from zetadp.mri.decathlon import SEQUENCES, read_task, write_site_folder
 from zetadp.mri.index import index_cohort
+from zetadp.mri.persons import Division
 from zetadp.mri.slicing import resize_area
 
 SHAPE = (8, 10, 6)
 AFFINE = oriented_affine("LPS", SHAPE)
 BRATS = {"FLAIR": "flair", "T1w": "t1", "T1gd": "t1ce", "T2w": "t2"}
 BIDS = {"FLAIR": "FLAIR", "T1w": "acq-3d_T1w", "T1gd": "ce-gadolinium_T1w", "T2w": "T2w"}
+TRAINING = Division(0)
 
 
 def write(path, array, affine=AFFINE):
@@ -74,7 +76,7 @@ def indexed(task):
 
 def problems(source, target, **options) -> list[str]:
     with pytest.raises(UserError) as error:
-        convert_folder(source, target, test_fraction=0, **options)
+        convert_folder(source, target, division=TRAINING, **options)
     head, *lines = str(error.value).splitlines()
     assert f"Found {len(lines)} problem" in head
     assert not target.exists()
@@ -96,7 +98,7 @@ def test_intensities_come_back_as_they_were_in_int16_or_else_in_single_precision
     for sequence, array in arrays(0).items():
         expected.append(change(array))
         write(tmp_path / "in" / "a" / f"a_{BRATS[sequence]}.nii.gz", expected[-1])
-    task = convert_folder(tmp_path / "in", tmp_path / "out", test_fraction=0)
+    task = convert_folder(tmp_path / "in", tmp_path / "out", division=TRAINING)
     image = nib.load(task.root / task.training[0])
     assert image.get_data_dtype() == dtype
     assert (image.dataobj.slope, image.dataobj.inter) == (1, 0)
@@ -106,7 +108,7 @@ def test_intensities_come_back_as_they_were_in_int16_or_else_in_single_precision
 
 def test_the_task_passes_the_checks_and_reads_as_the_sources_do(tmp_path):
     scans = ("01_ses-pre", "01_ses-post", "02_ses-pre", "03")
-    task = convert_folder(write_bids(tmp_path / "in", *scans), tmp_path / "out", test_fraction=0.0)
+    task = convert_folder(write_bids(tmp_path / "in", *scans), tmp_path / "out", division=TRAINING)
     table = indexed(task)
     assert table["record"].tolist() == ["sub-01_ses-post", "sub-01_ses-pre", "sub-02_ses-pre", "sub-03"]
     assert table["patient"].tolist() == ["sub-01", "sub-01", "sub-02", "sub-03"]
@@ -122,16 +124,16 @@ def test_sequences_with_contrast_that_are_none_of_the_four_are_left_out(tmp_path
     source = write_bids(tmp_path / "in", "01")
     for sequence in ("FLAIR", "T2w"):
         write(source / f"sub-01/anat/sub-01_ce-gadolinium_{sequence}.nii.gz", np.zeros(SHAPE, np.uint8))
-    assert len(convert_folder(source, tmp_path / "out", test_fraction=0).training) == 1
+    assert len(convert_folder(source, tmp_path / "out", division=TRAINING).training) == 1
     (source / "sub-01/anat/sub-01_FLAIR.nii.gz").unlink()
-    assert convert_folder(source, tmp_path / "none", test_fraction=0).sequences == ("T1w", "T1gd", "T2w")
+    assert convert_folder(source, tmp_path / "none", division=TRAINING).sequences == ("T1w", "T1gd", "T2w")
 
 
 def test_scans_may_have_two_to_four_sequences(tmp_path, caplog):
     source = write_brats(tmp_path / "in", *"abcd")
     for lacking in ("a/a_t1ce", "b/b_t1ce", "c/c_t1ce", "c/c_flair"):
         (source / f"{lacking}.nii.gz").unlink()
-    task = convert_folder(source, tmp_path / "out", test_fraction=0)
+    task = convert_folder(source, tmp_path / "out", division=TRAINING)
     assert "Records without T1gd: 3 of 4 (a, b, c)." in caplog.text
     assert task.sequences == ("FLAIR", "T1w", "T2w")
     expected = {"a": task.sequences, "b": task.sequences, "c": ("T1w", "T2w"), "d": SEQUENCES}
@@ -178,7 +180,7 @@ def test_a_rule_for_one_file_leaves_others_of_its_name_and_must_fit_some(tmp_pat
     write(tmp_path / "in/P1/t2.nii.gz", infinite)
     (found,) = problems(tmp_path / "in", tmp_path / "none")
     pattern, _, sequence = found.partition("--sequence '")[2].partition("'")[0].rpartition("=")
-    task = convert_folder(tmp_path / "in", tmp_path / "out", test_fraction=0, sequences={pattern: sequence})
+    task = convert_folder(tmp_path / "in", tmp_path / "out", division=TRAINING, sequences={pattern: sequence})
     assert outcomes(task)["P1/t2.nii.gz"][0] == "left out"
     assert outcomes(task)["P2/t2.nii.gz"][0] == "taken"
     (found,) = problems(tmp_path / "in", tmp_path / "none", sequences={pattern: sequence, "P3/*": "none"})
@@ -193,16 +195,16 @@ def test_a_file_that_may_be_a_sequence_that_is_lacking_is_asked_for(tmp_path):
     assert "--sequence 'a_scan.nii.gz=T2w'" in found
     for number, (said, count) in enumerate((("none", 3), ("T2w", 4))):
         rules = {"a_scan.nii.gz": said}
-        task = convert_folder(source, tmp_path / f"out-{number}", test_fraction=0, sequences=rules)
+        task = convert_folder(source, tmp_path / f"out-{number}", division=TRAINING, sequences=rules)
         assert len(task.sequences) == count
 
 
 def test_sessions_of_one_person_stay_together_whatever_the_split(tmp_path):
     source = write_bids(tmp_path / "in", *(f"{number:02d}_ses-{name}" for number in range(12) for name in "ab"))
     for fraction, parts in ((0, (24, 0)), (1, (0, 24))):  # a hospital, and a server that watches
-        task = convert_folder(source, tmp_path / f"out-{fraction}", test_fraction=fraction)
+        task = convert_folder(source, tmp_path / f"out-{fraction}", division=Division(fraction))
         assert (len(task.training), len(task.test)) == parts
-    task = convert_folder(source, tmp_path / "out", test_fraction=0.5)
+    task = convert_folder(source, tmp_path / "out", division=Division(0.5))
     train, test = ({file.name.split("_")[0] for file in files} for files in (task.training, task.test))
     assert train
     assert test
@@ -222,13 +224,13 @@ def table_of(path, rows) -> dict:
 
 def test_persons_are_told_and_never_guessed(tmp_path):
     source = write_brats(tmp_path / "in", *SCANS)
-    task = convert_folder(source, tmp_path / "untold", test_fraction=0)
+    task = convert_folder(source, tmp_path / "untold", division=TRAINING)
     assert not (task.root / "patient_key.tsv").exists()
     table = index_cohort(task.root, train_patients=3, test_patients=0, slices=6)
     assert table["patient"].tolist() == list(SCANS)
     ways = {"table": table_of(tmp_path / "t.tsv", SCANS.items()), "rule": {"patient_pattern": r"(UPENN-\d+)_\d+"}}
     for name, told in ways.items():
-        table = indexed(convert_folder(source, tmp_path / name, test_fraction=0, **told))
+        table = indexed(convert_folder(source, tmp_path / name, division=TRAINING, **told))
         assert dict(zip(table["record"], table["patient"], strict=True)) == SCANS
     (found,) = problems(source, tmp_path / "out", **ways["table"], **ways["rule"])
     assert "--patient-pattern" in found
@@ -263,7 +265,7 @@ def test_a_file_that_a_persons_initials_make_unclear_is_asked_for_as_what_the_sc
     (found,) = problems(write_brats(tmp_path / "in", "NA"), tmp_path / "out")
     assert found.endswith("NA_t1.nii.gz can be T1w or T1gd. Say which it is: --sequence 'NA_t1.nii.gz=T1w'.")
     rule = {"NA_t1.nii.gz": "T1w"}
-    options = {"patient_pattern": "(.*)", "sequences": rule, "test_fraction": 0}
+    options = {"patient_pattern": "(.*)", "sequences": rule, "division": TRAINING}
     task = convert_folder(tmp_path / "in", tmp_path / "out", **options)
     assert list(indexed(task)["patient"]) == ["NA"]
 
@@ -321,7 +323,7 @@ def test_both_layouts_side_by_side_and_below_lose_no_file(tmp_path):
     (found,) = problems(source, tmp_path / "none")
     assert all(name in found for name in ("3 records", "Pat1_x", "pacs_Pat1_y", "pacs_Pat2_x", "--patient-pattern"))
     rule = r"(?:pacs_)?(Pat\d)_."
-    task = convert_folder(source, tmp_path / "out", test_fraction=0, patient_pattern=rule)
+    task = convert_folder(source, tmp_path / "out", division=TRAINING, patient_pattern=rule)
     table = indexed(task)
     assert dict(zip(table["record"], table["patient"], strict=True)) == {
         **{"sub-01": "sub-01", "sub-02_ses-a": "sub-02", "sub-02_ses-b": "sub-02"},
@@ -364,7 +366,7 @@ def test_folders_of_persons_without_a_scan_are_named(tmp_path):
         "P9",
         "sub-03",
     ]
-    task = convert_folder(source, tmp_path / "out", test_fraction=0, fewest_sequences=4, **rule)
+    task = convert_folder(source, tmp_path / "out", division=TRAINING, fewest_sequences=4, **rule)
     assert [file.name for file in task.training] == ["sub-01.nii.gz", "sub-50.nii.gz"]
     assert outcomes(task)["P9"] == ("left out", "P9", "lacks FLAIR, T1w, T1gd, T2w")
     write(source / "loose_t1.nii.gz", arrays(0)["T1w"])
@@ -409,9 +411,9 @@ def test_other_grids_are_resampled_by_the_headers_if_the_user_says_so(tmp_path):
     write(source / "a/a_flair.nii.gz", ramp[..., ::2].astype(np.float32), thick)
     assert "--resample" in problems(source, tmp_path / "none")[0]
     (source / "b/b_t1.nii.gz").rename(tmp_path / "t1.nii.gz")  # a scan on one grid needs no sequence to resample onto
-    convert_folder(source, tmp_path / "without", test_fraction=0, resample_onto="T1w")
+    convert_folder(source, tmp_path / "without", division=TRAINING, resample_onto="T1w")
     (tmp_path / "t1.nii.gz").rename(source / "b/b_t1.nii.gz")
-    task = convert_folder(source, tmp_path / "out", test_fraction=0, resample_onto="T1w")
+    task = convert_folder(source, tmp_path / "out", division=TRAINING, resample_onto="T1w")
     images = {file.name: nib.load(task.root / file) for file in task.training}
     flair = images["a.nii.gz"].get_fdata()[..., 0]
     np.testing.assert_allclose(flair[..., :39], ramp[..., :39], rtol=1e-5)
@@ -434,7 +436,7 @@ def test_a_thick_series_that_ends_within_the_slices_is_refused_by_name(tmp_path)
     write(source / "a/a_flair.nii.gz", images[..., :24:6, 0], thick)  # its last slice is centred at 18 mm
     (found,) = problems(source, tmp_path / "out", resample_onto="T1w")
     assert re.search(r"a_flair\.nii\.gz, found FLAIR slice 19 is .*FLAIR resampled onto T1w, .*--resample FLAIR", found)
-    task = convert_folder(source, tmp_path / "onto", test_fraction=0, resample_onto="FLAIR")
+    task = convert_folder(source, tmp_path / "onto", division=TRAINING, resample_onto="FLAIR")
     assert len(task.training) == 2
     images[..., 15, 3] = 7  # also without resampling
     write(source / "a/a_flair.nii.gz", images[..., 0], fine)
@@ -450,7 +452,7 @@ def test_units_of_length_count_and_a_negative_scale_is_refused(tmp_path):
         image = nib.Nifti1Image(arrays(0)["T2w"], np.diag([size, size, size, 1]) @ AFFINE)
         image.header.set_xyzt_units(unit)
         nib.save(image, file)
-        task = convert_folder(source, tmp_path / unit, test_fraction=0)
+        task = convert_folder(source, tmp_path / unit, division=TRAINING)
         np.testing.assert_allclose(nib.load(task.root / task.training[0]).affine, AFFINE, atol=1e-3)
     image = nib.Nifti1Image(arrays(0)["T2w"], AFFINE)
     image.header.set_xyzt_units("meter")
@@ -465,11 +467,11 @@ def test_units_of_length_count_and_a_negative_scale_is_refused(tmp_path):
 def test_a_file_name_that_is_not_utf_8_ends_in_the_list_of_files(tmp_path):
     write_brats(tmp_path / "mine", "P1", "P2")
     write(tmp_path / "mine/P2" / os.fsdecode(b"P2_Diff\xfcsion.nii.gz"), arrays(9)["FLAIR"])
-    convert_folder(tmp_path / "mine", tmp_path / "task", test_fraction=0)
+    convert_folder(tmp_path / "mine", tmp_path / "task", division=TRAINING)
     assert r"P2/P2_Diff\udcfcsion.nii.gz" in set(read_table(tmp_path / "task/conversion.tsv")["file"])
 
 
 def test_the_anatomy_folder_of_one_subject_is_refused_in_words(tmp_path):
     write_bids(tmp_path / "bids", "01")
     with pytest.raises(UserError):
-        convert_folder(tmp_path / "bids/sub-01/anat", tmp_path / "task", test_fraction=0)
+        convert_folder(tmp_path / "bids/sub-01/anat", tmp_path / "task", division=TRAINING)
