@@ -17,7 +17,6 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -65,8 +64,7 @@ def work(paper: str, data: dict[str, str], options: list[str], size: str = sizes
     """
     declared = yaml.safe_load((ROOT / f"papers/{paper}/paper.yaml").read_text(encoding="utf-8"))
     plan, audited = Work(), []
-    scenarios = declared.get("scenarios", []) + (declared.get("whole", []) if size != sizes.SHORT else [])
-    for scenario, needs in _needs(scenarios):
+    for scenario, needs in sizes.listed(declared, size):
         fetched = needs in declared.get("fetched", []) and size != sizes.SMOKE
         if needs is not None and needs not in data and not fetched:
             plan.left_out.append(f"{scenario}, which needs {needs}")
@@ -90,18 +88,9 @@ def work(paper: str, data: dict[str, str], options: list[str], size: str = sizes
     last = [f"paper={paper}", f"size={size}", *([f"data={json.dumps(data)}"] if data else [])]
     plan.commands.append(["snakemake", *options, "--snakefile", "papers/Snakefile", "--config", *last])
     for name, how in declared.get("programs", {}).items():
-        if how.get("data", None) not in {None, *data}:
-            plan.left_out.append(f"{name}, which needs {how['data']}")
-        elif size == sizes.SMOKE and "smoke" not in how:
-            plan.left_out.append(f"{name}, which has no small form")
-        elif size != sizes.WHOLE and how.get("size") == sizes.WHOLE:
-            plan.left_out.append(f"{name}, which SIZE=whole runs")
+        if reason := sizes.reason_to_omit(how, size, data):
+            plan.left_out.append(f"{name}, {reason}")
     return plan
-
-
-def _needs(scenarios: list[Any]) -> list[tuple[str, str | None]]:
-    """Return the files of scenarios and the name of the data that each needs."""
-    return [(scenario, None) if isinstance(scenario, str) else next(iter(scenario.items())) for scenario in scenarios]
 
 
 def main() -> int:

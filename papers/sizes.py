@@ -11,6 +11,7 @@ its figures mean nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,6 +54,31 @@ def content(file: str, size: str | None = None) -> dict[str, Any]:
     if (size or current()) == SMOKE:
         overlay(configuration, smoke(configuration))
     return configuration
+
+
+def listed(declared: dict[str, Any], size: str) -> list[tuple[str, str | None]]:
+    """Return the scenarios of a size that a paper.yaml lists: the file of each, and the name of the data it needs."""
+    scenarios = declared.get("scenarios", []) + (declared.get("whole", []) if size != SHORT else [])
+    return [(entry, None) if isinstance(entry, str) else next(iter(entry.items())) for entry in scenarios]
+
+
+def reason_to_omit(program: dict[str, Any], size: str, data: Container[str]) -> str:
+    """Return why a program of a paper.yaml is not run in a size, as a relative clause; empty if it is run.
+
+    Parameters
+    ----------
+    program
+        What paper.yaml declares of it.
+    size
+        One of `SIZES`.
+    data
+        Names of the data that are given.
+    """
+    if "data" in program and program["data"] not in data:
+        return f"which needs {program['data']}"
+    if size == SMOKE:
+        return "" if "smoke" in program else "which has no small form"
+    return "which SIZE=whole runs" if size != WHOLE and program.get("size") == WHOLE else ""
 
 
 def smoke(scenario: dict[str, Any]) -> dict[str, Any]:

@@ -280,12 +280,11 @@ def _on_grid(masses: np.ndarray, at_nodes: np.ndarray, at_edges: np.ndarray, int
     edges[:-1] += np.maximum(masses.sum(axis=1) - up, 0)
     below = np.floor(at_edges / interval)
     share = _upward(below * interval, at_edges, (below + 1) * interval)
-    place = (below - below[0]).astype(np.int64)
-    found = np.bincount(place, edges * (1 - share), place[-1] + 2) + np.bincount(
-        place + 1, edges * share, place[-1] + 2
-    )
+    cells = (below - below[0]).astype(np.int64)
+    size = cells[-1] + 2
+    probabilities = np.bincount(cells, edges * (1 - share), size) + np.bincount(cells + 1, edges * share, size)
     first = int(below[0])
-    return {first + int(i): float(found[i]) for i in np.flatnonzero(found)}
+    return {first + int(cell): float(probabilities[cell]) for cell in np.flatnonzero(probabilities)}
 
 
 def _upward(low: np.ndarray, loss: np.ndarray, high: np.ndarray) -> np.ndarray:

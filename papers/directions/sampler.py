@@ -80,15 +80,15 @@ def draw_cosines(concentration: float, dimension: int, count: int, draws: np.ran
     rest = 2 * concentration * (1 + 2 * concentration / (root + d)) / (2 * concentration + root)  # 1 - b
     x0 = rest / (1 + b)
     level = concentration * x0 + d * math.log1p(-x0 * x0)
-    found, left = np.empty(count), np.arange(count)
-    while len(left):
-        z = draws.beta(d / 2, d / 2, len(left))
+    cosines, missing = np.empty(count), np.arange(count)
+    while len(missing):
+        z = draws.beta(d / 2, d / 2, len(missing))
         cosine = (1 - (1 + b) * z) / (1 - rest * z)
-        threshold = np.log1p(-draws.random(len(left)))
-        taken = concentration * cosine + d * np.log1p(-x0 * cosine) - level >= threshold
-        found[left[taken]] = cosine[taken]
-        left = left[~taken]
-    return found
+        threshold = np.log1p(-draws.random(len(missing)))
+        accepted = concentration * cosine + d * np.log1p(-x0 * cosine) - level >= threshold
+        cosines[missing[accepted]] = cosine[accepted]
+        missing = missing[~accepted]
+    return cosines
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:

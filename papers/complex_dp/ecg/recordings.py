@@ -101,19 +101,19 @@ def spectrum(samples: np.ndarray) -> np.ndarray:
     return np.asarray(np.fft.fft(samples, norm="ortho"), dtype=np.complex64)
 
 
-def resampled(values: np.ndarray, rate: float, wanted: float) -> np.ndarray:
+def resampled(values: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
     """Resample signals along the last axis.
 
     Parameters
     ----------
     values
         Signals, shape (..., sample).
-    rate, wanted
-        Present and wanted number of samples per second.
+    rate, new_rate
+        Present and new number of samples per second.
     """
-    if rate == wanted:
+    if rate == new_rate:
         return values
-    ratio = Fraction(wanted / rate).limit_denominator(1000)
+    ratio = Fraction(new_rate / rate).limit_denominator(1000)
     return np.asarray(processing.resample_poly(values, ratio.numerator, ratio.denominator, axis=-1, padtype="line"))
 
 
