@@ -236,7 +236,7 @@ def _scale(x: Tensor, factor: Tensor) -> Tensor:
 
 def _broadcast(bias: Tensor, x: Tensor) -> Tensor:
     """Return a bias of shape (channel or 1,) for a stacked tensor, to be broadcast over images and positions."""
-    spread = per_image(bias, len(x), 1)
+    spread = per_image(bias, len(x))
     return spread[(...,) + (None,) * (x.ndim - 2)]
 
 

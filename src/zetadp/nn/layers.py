@@ -27,25 +27,31 @@ from zetadp.nn.stacked import accepts_complex, block_weight
 from zetadp.nn.weight_gradients import Geometry, convolution_gradients, product_gradients
 
 
-def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
-    """Repeat a parameter, such as a bias, for the images of a batch.
+def per_image(parameter: Tensor, images: int) -> Tensor:
+    """Repeat a vector of parameters, such as a bias, for the images of a batch.
 
     Parameters
     ----------
     parameter
-        Tensor with ``ndim`` axes, or with ``ndim + 1`` if it has a leading patient axis.
+        Shape (number,), or (patient, number) with a leading patient axis.
     images
         Number of images in the batch, a multiple of the number of patients.
-    ndim
-        Number of axes of the parameter without the patient axis.
 
     Returns
     -------
-    Tensor with a leading axis of length 1 (plain) or ``images`` (per patient), to be broadcast.
+    Shape (1, number) for the former and (image, number) for the latter, to be broadcast.
     """
-    if parameter.ndim == ndim:
+    if parameter.ndim == 1:
         return parameter.unsqueeze(0)
-    return parameter.unsqueeze(1).expand(-1, images // len(parameter), *parameter.shape[1:]).flatten(0, 1)
+    return parameter.unsqueeze(1).expand(-1, images // len(parameter), -1).flatten(0, 1)
+
+
+def real_width(width: int, groups: int = 1) -> int:
+    """Return the channels of a real twin: the multiple of ``groups`` nearest to the root of two times ``width``.
+
+    A complex weight is two real numbers, so the twin has about as many. It has at least ``groups`` channels.
+    """
+    return max(1, round(width * 2**0.5 / groups)) * groups
 
 
 class _UnitMap(torch.autograd.Function):
@@ -106,7 +112,7 @@ class _LinearMap(nn.Module):
         outputs: Tensor = apply(x, self.weight, self.geometry)
         if self.bias is None:
             return outputs
-        bias = per_image(self.bias, len(x), 1)
+        bias = per_image(self.bias, len(x))
         bias = torch.cat((bias.real, bias.imag), dim=1) if bias.is_complex() else bias
         return outputs + bias[(...,) + (None,) * (x.ndim - 2)]
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from zetadp.base.complex_images import inverse_fourier
 from zetadp.base.validation import UserError
 from zetadp.nn.activations import ConjMish, Mish, activation
-from zetadp.nn.layers import Conv2d, Linear, apply_weight
+from zetadp.nn.layers import Conv2d, Linear, apply_weight, real_width
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm, centre, transform, whitening
 from zetadp.nn.settings import ONE_DIMENSION, OWN
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
@@ -54,7 +54,7 @@ class ConvolutionalClassifier(nn.Module):
         dtype = torch.complex64 if self.complex else torch.float32
         # A real network on k-space takes real and imaginary part as two channels.
         channels = 2 if not self.complex and settings.domain == "kspace" else 1
-        widths = settings.widths if self.complex else tuple(_real_width(w, settings.groups) for w in settings.widths)
+        widths = settings.widths if self.complex else tuple(real_width(w, settings.groups) for w in settings.widths)
         norm = ComplexGroupNorm if self.complex else GroupNorm
         blocks: list[nn.Module] = []
         for before, width in pairwise((channels, *widths)):
@@ -73,7 +73,7 @@ class ConvolutionalClassifier(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         if settings.head == "hidden":
             features = widths[-1] * (size // 2 ** len(widths)) ** 2
-            hidden = settings.hidden if self.complex else _real_width(settings.hidden, 1)
+            hidden = settings.hidden if self.complex else real_width(settings.hidden)
             self.head = nn.Sequential(
                 Linear(features, hidden, dtype=dtype),
                 self._activation(settings, hidden),
@@ -274,11 +274,6 @@ def _train(trained: str, model: nn.Module, *last: nn.Module) -> None:
     model.requires_grad_(requires_grad=False)
     for part in (*last, *norms):
         part.requires_grad_(requires_grad=True)
-
-
-def _real_width(width: int, groups: int) -> int:
-    """Return the multiple of ``groups`` nearest to the root of two times ``width``; at least ``groups``."""
-    return max(1, round(width * 2**0.5 / groups)) * groups
 
 
 @torch.no_grad()

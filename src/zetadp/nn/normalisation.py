@@ -69,7 +69,7 @@ class ComplexGroupNorm(nn.Module):
         """Normalise stacked images of shape (image, 2 * channel, row, column)."""
         if uses_ordinary_operations():
             return plain_norm(x, self.groups, self.epsilon, _scale_and_shift(self, len(x)))
-        scale, shift = (torch.view_as_real(per_image(p, len(x), 1)) for p in (self.scale, self.shift))
+        scale, shift = (torch.view_as_real(per_image(p, len(x))) for p in (self.scale, self.shift))
         out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)  # type: ignore[no-untyped-call]
         return out
 
@@ -99,7 +99,7 @@ def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) 
 
 def _scale_and_shift(module: ComplexGroupNorm, images: int) -> tuple[Tensor, ...]:
     """Return real and imaginary parts of a layer's scale and shift, for `plain_norm`."""
-    spread = (per_image(p, images, 1)[..., None, None] for p in (module.scale, module.shift))
+    spread = (per_image(p, images)[..., None, None] for p in (module.scale, module.shift))
     return tuple(part for z in spread for part in (z.real, z.imag))
 
 
@@ -289,7 +289,7 @@ class GroupNorm(nn.Module):
         """Normalise images of shape (image, channel, row, column)."""
         if self.scale.ndim == 1:
             return functional.group_norm(x, self.groups, self.scale, self.shift)
-        scale, shift = (per_image(p, len(x), 1)[..., None, None] for p in (self.scale, self.shift))
+        scale, shift = (per_image(p, len(x))[..., None, None] for p in (self.scale, self.shift))
         return torch.addcmul(shift, functional.group_norm(x, self.groups), scale)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.nn.activations import activation
-from zetadp.nn.layers import Conv2d, Linear
+from zetadp.nn.layers import Conv2d, Linear, real_width
 from zetadp.nn.stacked import accepts_complex, modulus, stack
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class SpectrogramClassifier(nn.Module):
         super().__init__()
         self.complex = settings.domain == "complex"
         dtype = torch.complex64 if self.complex else torch.float32
-        # A complex weight is two real numbers, so the twin has the root of two more channels.
-        widths = [width if self.complex else round(width * 2**0.5) for width in (*settings.widths, settings.hidden)]
+        widths = [width if self.complex else real_width(width) for width in (*settings.widths, settings.hidden)]
         *filters, hidden = widths
         blocks: list[nn.Module] = []
         for number, (before, width) in enumerate(pairwise((1, *filters))):

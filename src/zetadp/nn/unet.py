@@ -17,7 +17,7 @@ from torch.nn import functional
 from zetadp.base.complex_images import PLANE, fourier, inverse_fourier
 from zetadp.mechanism.contributions import unit_layer
 from zetadp.nn.activations import activation
-from zetadp.nn.layers import Conv2d, per_image
+from zetadp.nn.layers import Conv2d, per_image, real_width
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.stacked import stack, unstack
 
@@ -42,7 +42,7 @@ class DataConsistency(nn.Module):
 
         A line is a column of k-space. Lines that were not measured are zero.
         """
-        weight = per_image(self.weight, len(image), 1)[..., None]
+        weight = per_image(self.weight, len(image))[..., None]
         line = (measured != 0).any(dim=1, keepdim=True)
         predicted = fourier(image, torch)
         return inverse_fourier(predicted + weight * line * (measured - predicted), torch)
@@ -63,8 +63,7 @@ class UNet(nn.Module):
         super().__init__()
         self.complex = settings.family == "unet"
         self.settings = settings
-        # A complex weight is two real numbers, so the twin has the root of two more channels.
-        widths = settings.widths if self.complex else tuple(round(width * 2**0.5) for width in settings.widths)
+        widths = settings.widths if self.complex else tuple(map(real_width, settings.widths))
         ends = 1 if self.complex else 2
         self.down = nn.ModuleList(self._block(before, width) for before, width in pairwise((ends, *widths)))
         steps = list(pairwise(reversed(widths)))

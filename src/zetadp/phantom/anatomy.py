@@ -159,12 +159,19 @@ def brain_of_atlas(points: np.ndarray, grid: VoxelGrid, cut: float, atrophy: flo
     fluid = np.clip(1 - grey - white, 0, 1)
     lost = np.float32(atrophy) * grey * fluid
     grey, fluid = grey - lost, fluid + lost
-    # Veins and sinuses gather in the fissure between the hemispheres.
-    gathering = 1 + 3 * np.exp(-np.square(points[0] / np.float32(FISSURE)) / 2)
-    blood = np.minimum(vessels * gathering, 1) * sample(atlas.sulci, atlas, points) * fluid
+    blood = share_of_blood(points[0], vessels) * sample(atlas.sulci, atlas, points) * fluid
     fractions = np.stack([fluid - blood, grey, white, blood])
     healthy = np.asarray(fractions / fractions.sum(axis=0), dtype=np.float32)
     return Brain(inside, points, healthy, white=lambda at: sample(atlas.white, atlas, at))
+
+
+def share_of_blood(across: np.ndarray, vessels: float) -> np.ndarray:
+    """Return the share of blood in the fluid between gyri, at distances (mm) from the midline.
+
+    Veins and sinuses gather in the fissure between the hemispheres, where it is four times ``vessels``.
+    """
+    gathering = 1 + 3 * np.exp(-np.square(across / FISSURE) / 2)
+    return np.asarray(np.minimum(vessels * gathering, 1))
 
 
 SPLINE_VARIANCE = 151 / 315

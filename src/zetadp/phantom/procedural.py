@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from zetadp.phantom.anatomy import FISSURE
+from zetadp.phantom.anatomy import share_of_blood
 
 WAVES = 64
 """Number of plane waves that make up the field whose level sets are the sulci."""
@@ -119,8 +119,7 @@ class ProceduralBrain:
         ventricles = self._ventricles(points, voxel)
         grey, white = grey * (1 - ventricles), white * (1 - ventricles)
         fluid = np.clip(1 - grey - white, 0, 1)
-        gathering = 1 + 3 * np.exp(-np.square(points[0] / FISSURE) / 2)
-        blood = np.minimum(self.vessels * gathering, 1) * np.clip(fluid - ventricles, 0, 1)
+        blood = share_of_blood(points[0], self.vessels) * np.clip(fluid - ventricles, 0, 1)
         return np.stack([fluid - blood, grey, white, blood]).astype(np.float32)
 
     def _depths(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

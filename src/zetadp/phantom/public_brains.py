@@ -18,6 +18,7 @@ from zetadp.phantom.anatomy import (
     brain_of_atlas,
     load_atlas,
     sample,
+    share_of_blood,
     smooth_field,
 )
 from zetadp.phantom.lesions import add_public_lesions, with_no_lesion
@@ -111,9 +112,7 @@ def _draw_brain_of_shapes(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np
         scattered = share_inside(field * rng.uniform(3, 10) + rng.normal(0, 4), voxel) * rng.uniform(0.3, 1)
         grey, white = grey + scattered * white * 0.5, white * (1 - 0.5 * scattered)
     fluid = np.clip(1 - grey - white, 0, 1)
-    vessels = rng.uniform(0.03, 0.4)
-    gathering = 1 + 3 * np.exp(-np.square(points[0] / 5) / 2)
-    blood = np.minimum(vessels * gathering, 1) * np.clip(fluid - ventricles, 0, 1)
+    blood = share_of_blood(points[0], rng.uniform(0.03, 0.4)) * np.clip(fluid - ventricles, 0, 1)
     healthy = np.stack([fluid - blood, grey, white, blood]).astype(np.float32)[:, inside]
     healthy = healthy / np.maximum(healthy.sum(0), 1e-6)
     # Lesions begin in white matter; a brain with very little white matter has no lesions.

@@ -137,9 +137,9 @@ def commit(root: Path = ROOT) -> str | None:
     return f"{revision}-dirty" if revision and changed else revision
 
 
-def code_version(root: Path = ROOT) -> str:
+def code_version() -> str:
     """Return `commit`, or the installed version if there is none, such as in an installed package."""
-    revision = commit(root)
+    revision = commit()
     if revision is not None:
         return revision
     try:
