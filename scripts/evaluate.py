@@ -5,7 +5,7 @@ from pathlib import Path
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.tensors import keep_freed_memory
 from zetadp.base.workflow import run
-from zetadp.report.evaluation import evaluate_run
+from zetadp.report.evaluation import RunInputs, evaluate_run
 from zetadp.report.provenance import Cohort
 
 
@@ -26,8 +26,8 @@ def main(
     written are in the folder of the model.
     """
     keep_freed_memory()
-    folder, account = RunFolder(model.parent), Path(ledger_file)
-    evaluate_run(folder, images, partition, table, backbone, account=account, device=device, cohort=cohort)
+    inputs = RunInputs(images, partition, table, backbone)
+    evaluate_run(RunFolder(model.parent), inputs, account=Path(ledger_file), device=device, cohort=cohort)
 
 
 if __name__ == "__main__":

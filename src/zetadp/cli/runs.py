@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from zetadp.base.epsilon import Delta, rounded_up
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json
 from zetadp.base.validation import Count, Positive, UserError, counted
 from zetadp.cli.arguments import Probability
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def release(
@@ -60,13 +63,23 @@ def release(
     zetadp release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5
     zetadp release f.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --active 0.5 --shares 0.8 0.2 --cap 8
     """
+    from zetadp.own.records import Records
+    from zetadp.own.release import Mixing, release_plan, release_records
+
+    values, labels = _read_features(features)
+    records = Records(values, labels, patients=range(len(values)))
+    public = Mixing(people, classes, rows, degree, active, norm, tuple(shares) or None)
+    plan = release_plan(epsilon, delta, public, real=not records.inputs.dtype.is_complex)
+    recorded = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
+    print(release_records(records, plan, ledger=recorded, file=file, cap=cap).text, end="")
+
+
+def _read_features(features: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return features (person, component) and labels (person,) from a NumPy file."""
     import zlib
     from zipfile import BadZipFile, is_zipfile
 
     import numpy as np
-
-    from zetadp.own.records import Records
-    from zetadp.own.release import Mixing, release_plan, release_records
 
     expected = f"Expected {features} to be a NumPy file (.npz) with features and labels"
     remedy = "Write it by numpy.savez('features.npz', features=features, labels=labels)."
@@ -76,16 +89,11 @@ def release(
                 raise UserError(f"{expected}, found another kind of file, such as CSV or .npy. {remedy}")
             opened.seek(0)
             with np.load(opened) as content:
-                values, labels = content["features"], content["labels"]
+                return content["features"], content["labels"]
     except ValueError as error:  # NumPy would advise to unpickle
         raise UserError(f"{expected}, found Python objects or damaged arrays in it. {remedy}") from error
     except (OSError, EOFError, BadZipFile, zlib.error, KeyError, TypeError) as error:
         raise UserError(f"{expected}: {error}. {remedy}") from error
-    records = Records(values, labels, patients=range(len(values)))
-    public = Mixing(people, classes, rows, degree, active, norm, tuple(shares) or None)
-    plan = release_plan(epsilon, delta, public, real=not records.inputs.dtype.is_complex)
-    recorded = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
-    print(release_records(records, plan, ledger=recorded, file=file, cap=cap).text, end="")
 
 
 def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None:

@@ -30,7 +30,7 @@ from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
 from zetadp.report import figures, rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
-from zetadp.report.evaluation import evaluate_run
+from zetadp.report.evaluation import RunInputs, evaluate_run
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort
@@ -94,10 +94,10 @@ def rehearse(
             folder = Path(temporary) / plan.run.folder
             folder.mkdir(parents=True)
             ledger = Path(temporary) / f"ledgers/{plan.label}.jsonl"
-            files, people = RunFolder(folder), (partition, table)
-            room += _write_untrained(plan, images, people, backbone, ledger, files, where)
+            files, inputs = RunFolder(folder), RunInputs(images, partition, table, backbone)
+            room += _write_untrained(plan, inputs, ledger, files, where)
             _warn_of_change(files.plan, results)
-            evaluate_run(files, images, *people, backbone, account=ledger, device=device, cohort=cohort)
+            evaluate_run(files, inputs, account=ledger, device=device, cohort=cohort)
             write_risk(Risk.of(ledger), folder, str(ledger), Evidence())
             folders.append(folder)
         _show(folders, ledger.parent, cohort)
@@ -135,28 +135,20 @@ def _before_release() -> Iterator[None]:
         raise UserError(f"{error} This was tried before the training, so nothing was released.") from error
 
 
-def _write_untrained(
-    draft: Plan,
-    images: Sequence[Path],
-    people: tuple[Path, Path],
-    backbone: Sequence[Path],
-    ledger: Path,
-    files: RunFolder,
-    device: torch.device,
-) -> int:
+def _write_untrained(draft: Plan, inputs: RunInputs, ledger: Path, files: RunFolder, device: torch.device) -> int:
     """Write what a training would leave, with the starting weights; return the bytes that the training needs on a disk.
 
     A ledger counts every attempt to its declared end, so one round stands for all.
     """
-    task, (partition, table) = pipeline_task_of(draft.task), people
-    plan, public = with_backbone(draft, backbone, task, device)
-    items = task.load(images, read_partition(partition), "test", device)
+    task = pipeline_task_of(draft.task)
+    plan, public = with_backbone(draft, inputs.backbone, task, device)
+    items = task.load(inputs.images, read_partition(inputs.partition), "test", device)
     start = starting_weights(plan.network, public)
     parts = Assembly.of(plan, items, start)
     if plan.target.private and parts.solved is None:
         logger.log(NOTICE, "%s: %s", plan.run, Noise.of(plan, parts.phase.dimension))
     with Ledger(ledger) as opened:
-        opened.start(replace(parts.declaration(), data=training_data(table, partition, ledger)))
+        opened.start(replace(parts.declaration(), data=training_data(inputs.table, inputs.partition, ledger)))
         opened.record([plan.event(node.name, 0) for node in plan.nodes])
         head = opened.head
     plan.write(files.plan)
