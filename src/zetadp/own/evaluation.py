@@ -87,7 +87,7 @@ def _check_held_out(held_out: Records, training: Records) -> None:
     if not isinstance(held_out, Records):
         raise UserError(f"evaluate: Expected zetadp.Records of held-out patients, found {type(held_out).__name__}.")
     trained_on = training.keys
-    both = [one for key, one in held_out.keys.items() if key in trained_on]
+    both = [patient for key, patient in held_out.keys.items() if key in trained_on]
     if both:
         raise UserError(f"evaluate: Expected patients who were not trained on, found patient {both[0]!r} in both.")
     for what, trained, evaluated in (

@@ -130,22 +130,23 @@ class Records:
         if len(kinds) > 1:
             listed = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
             raise UserError(f"records: Expected items of one shape and type everywhere, found {listed}.")
-        whose: dict[str, tuple[Any, str]] = {}
+        seen: dict[str, tuple[Any, str]] = {}
         for name, part in hospitals.items():
-            for key, one in part.keys.items():
-                first, hospital = whose.setdefault(key, (one, name))
+            for key, patient in part.keys.items():
+                first, hospital = seen.setdefault(key, (patient, name))
                 if hospital != name:
                     raise UserError(
-                        f"records: Expected each patient at one hospital, found {first!r} at {hospital} and {one!r} at "
-                        f"{name}. Give two persons two ids. Leave the records of one person out at one hospital, or "
-                        "give each hospital a run of its own: their account adds up what the patient spends."
+                        f"records: Expected each patient at one hospital, found {first!r} at {hospital} and "
+                        f"{patient!r} at {name}. Give two persons two ids. Leave the records of one person out at one "
+                        "hospital, or give each hospital a run of its own: their account adds up what the patient "
+                        "spends."
                     )
-        whole = [values for values in inputs if isinstance(values, Tensor)]
+        tensors = [values for values in inputs if isinstance(values, Tensor)]
         before = np.cumsum([0, *(part.units for part in parts)])
         return cls._of(
-            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(Joined(inputs)),
+            inputs=torch.cat(tensors) if len(tensors) == len(inputs) else LookedUp(Joined(inputs)),
             targets=torch.cat([part.targets for part in parts]),
-            ids=tuple(one for part in parts for one in part.ids),
+            ids=tuple(patient for part in parts for patient in part.ids),
             owner=np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
             holders={name: part.units for name, part in hospitals.items()},
             digest="".join(part.digest for part in parts),
@@ -159,7 +160,7 @@ class Records:
     @property
     def keys(self) -> dict[str, str | bytes | int]:
         """The patients' ids, by the form in which they are compared (`zetadp.base.validation.name_key`)."""
-        return {name_key(one): one for one in self.ids}
+        return {name_key(patient): patient for patient in self.ids}
 
     @property
     def texts(self) -> list[str]:
@@ -198,7 +199,7 @@ class Records:
             raise UserError(
                 f"split: Expected test between 1 and {self.units - 1} of {self.units} patients, found {test!r}."
             )
-        marks = [hashlib.sha256(f"{seed} {id_text(one)}".encode()).hexdigest() for one in self.ids]
+        marks = [hashlib.sha256(f"{seed} {id_text(patient)}".encode()).hexdigest() for patient in self.ids]
         chosen = set(sorted(range(self.units), key=marks.__getitem__)[:test])
         within = np.isin(self.owner, list(chosen))
         return self._part(~within), self._part(within)
@@ -240,12 +241,10 @@ class Records:
             raise UserError(f"{expected}, as a text, found {wrong[0]!r:.60}.")
         if isinstance(hospitals, Mapping):
             by_key: dict[str, str] = {}
-            for one, name in hospitals.items():
-                if by_key.setdefault(name_key(one), name) != name:
-                    raise UserError(
-                        f"{expected}, found {by_key[name_key(one)]!r} and {name!r} for two spellings of {one!r}."
-                    )
-            if absent := [one for key, one in self.keys.items() if key not in by_key]:
+            for patient, name in hospitals.items():
+                if (first := by_key.setdefault(name_key(patient), name)) != name:
+                    raise UserError(f"{expected}, found {first!r} and {name!r} for two spellings of {patient!r}.")
+            if absent := [patient for key, patient in self.keys.items() if key not in by_key]:
                 raise UserError(f"{expected}, found none for {counted(len(absent), 'patient')}, such as {absent[0]!r}.")
             return [by_key[key] for key in self.keys]
         if len(names) != len(self):
@@ -277,11 +276,11 @@ class Records:
         """Items and labels as training takes them."""
         return LabelledItems(self.inputs, self.targets)  # type: ignore[arg-type]
 
-    def _part(self, of: np.ndarray) -> Self:
+    def _part(self, mask: np.ndarray) -> Self:
         """Return the records of some items; patients keep all or none of theirs."""
-        positions = np.flatnonzero(of)
+        positions = np.flatnonzero(mask)
         inputs, indices = self.inputs, torch.from_numpy(positions)
-        codes, owner = np.unique(self.owner[of], return_inverse=True)
+        codes, owner = np.unique(self.owner[mask], return_inverse=True)
         return self._of(
             inputs=inputs[indices] if isinstance(inputs, Tensor) else inputs.part(positions),
             targets=self.targets[indices],

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from zetadp.account.budget import Cap
 from zetadp.account.statement import Statement
 from zetadp.base.calls import checked_calls
-from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import check_writable, private_files, writing
 from zetadp.base.tensors import keep_freed_memory
 from zetadp.base.validation import UserError, checked_path
@@ -114,7 +113,7 @@ class PrivateRun:
     @property
     def state(self) -> str:
         """``new``, ``interrupted`` or ``finished``."""
-        if self._run.model.exists():
+        if self._folder.run.model.exists():
             return "finished"
         return "interrupted" if self._files.checkpoint.exists() else "new"
 
@@ -134,7 +133,7 @@ class PrivateRun:
 
         Noise alone has the length that the promise prints.
         """
-        path = self._run.history
+        path = self._folder.run.history
         if not path.exists():
             return pd.DataFrame({"round": pd.Series(dtype=int), "length": pd.Series(dtype=float)})
         # Rounds after a checkpoint are repeated after an interruption, with the same releases.
@@ -171,7 +170,7 @@ class PrivateRun:
             self.evaluate(test, metric)
         elif metric is not None:
             raise UserError("metric: Expected records to evaluate it on, found none. Give test= too.")
-        for path in (self._run.model, self.ledger):
+        for path in (self._folder.run.model, self.ledger):
             check_writable(path)
         if self.state == "interrupted":
             self._say(
@@ -182,7 +181,7 @@ class PrivateRun:
             self._say(f"starts. {self.promise}")
         self._folder.check_unchanged("train", self.model)
         keep_freed_memory()
-        self._rounds = RoundsShown(self._name, self.plan.training)
+        self._rounds = RoundsShown(self._folder.name, self.plan.training)
         with between_rounds() as self._stop_requests, private_files():
             holders = LocalHolders(
                 self.plan,
@@ -194,7 +193,7 @@ class PrivateRun:
             )
             result = train(holders, self._files, after_round=self._after)
         with private_files():
-            self._folder.write_model(self._run.model, result.model, self.plan, ledger_head=result.ledger_head)
+            self._folder.write_model(self._folder.run.model, result.model, self.plan, ledger_head=result.ledger_head)
             self._load_finished()  # the weights only: layers of the trained copy may keep what they saw last
             self._folder.seal(self._files)
         return self
@@ -250,16 +249,7 @@ class PrivateRun:
         self._folder.write_model(path, self.model, self.plan)
 
     def __repr__(self) -> str:
-        return f"Run {self._name}, {self.state}, in {self.folder}. {self.promise}"
-
-    @property
-    def _name(self) -> str:
-        return self._folder.name
-
-    @property
-    def _run(self) -> RunFolder:
-        """The files of the folder."""
-        return self._folder.run
+        return f"Run {self._folder.name}, {self.state}, in {self.folder}. {self.promise}"
 
     @property
     def _files(self) -> RunFiles:
@@ -267,15 +257,15 @@ class PrivateRun:
         # A user who loses the checkpoint of a run on real patients must be told before paying for it twice.
         once = not self.plan.training.seeded
         cap = None if self._most is None else Cap(self._most, self.plan.delta)
-        return RunFiles(self.ledger, self._run.checkpoint, once, cap)
+        return RunFiles(self.ledger, self._folder.run.checkpoint, once, cap)
 
     def _load_finished(self) -> None:
-        take_weights(self.model, self._run.model)
+        take_weights(self.model, self._folder.run.model)
         self.model.requires_grad_(requires_grad=False)
 
     def _after(self, done: int, messages: Tensor) -> bool:
         """Store the length of a round's gradient, say how far training is, and return whether it ends here."""
-        path, rounds = self._run.history, self.plan.training.rounds
+        path, rounds = self._folder.run.history, self.plan.training.rounds
         length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
         with writing(path), path.open("a", encoding="utf-8") as file:
             # The new line comes first: the last of an interrupted write may lack its own.
@@ -297,7 +287,7 @@ class PrivateRun:
 
     def _say(self, text: str) -> None:
         """Tell the user at the screen what the run does."""
-        sys.stderr.write(f"{self._name}: {text}\n")
+        sys.stderr.write(f"{self._folder.name}: {text}\n")
         sys.stderr.flush()
 
 

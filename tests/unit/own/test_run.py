@@ -26,6 +26,7 @@ from zetadp.account.ledger import read_ledger
 from zetadp.accounting import composition
 from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.logs import PACE_SECONDS
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
 from zetadp.own import run as door
@@ -867,7 +868,7 @@ def test_a_run_that_ended_between_model_and_seal_is_sealed_by_the_next_call(tmp_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(door.RunFolder, "write_seal", killed)
+        patch.setattr(RunFolder, "write_seal", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path).train()
     again = run(tmp_path).train()
