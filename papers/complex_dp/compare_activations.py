@@ -67,7 +67,7 @@ class Comparison:
         The network, whose activation is replaced.
     training
         Rounds, items of a unit in a round, and clip.
-    drawn
+    sampling_probability
         Chance of a unit to be drawn in a round.
     inputs
         Makes the public items and the others.
@@ -80,7 +80,7 @@ class Comparison:
     delta: float
     network: NetworkSettings
     training: TrainingSettings
-    drawn: float
+    sampling_probability: float
     inputs: Callable[[], tuple[Items, Items]]
 
     @cached_property
@@ -90,7 +90,7 @@ class Comparison:
 
     def plan(self, run: Run, population: int) -> Plan:
         """Return the plan of a run, with the noise that its epsilon needs."""
-        node = NodeConstants("holder", population, self.drawn * population)
+        node = NodeConstants("holder", population, self.sampling_probability * population)
         network = replace(self.network, activation=run.activation)
         optimiser = OptimiserSettings(learning_rate=run.rate, drop_after=1.0)
         training = replace(self.training, optimiser=optimiser)
@@ -143,7 +143,7 @@ def comparisons(clips: Path = CLIPS) -> tuple[Comparison, Comparison]:
 @lru_cache
 def _noise(comparison: Comparison) -> float:
     """Return the noise multiplier, which depends on the chance to be drawn and not on the population."""
-    node = NodeConstants("holder", 1000, 1000 * comparison.drawn)
+    node = NodeConstants("holder", 1000, 1000 * comparison.sampling_probability)
     run = RunName("any", "central", Target.named(comparison.epsilon), 0)
     return noise_of_plan(Plan(run, comparison.network, comparison.training, (node,), comparison.delta))
 
@@ -170,7 +170,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
 
 def per_speaker(comparison: Comparison) -> float:
     """Return epsilon of the speaker with most clips, by group privacy."""
-    mechanisms = {NoisySum(comparison.drawn, _noise(comparison)): comparison.training.rounds}
+    mechanisms = {NoisySum(comparison.sampling_probability, _noise(comparison)): comparison.training.rounds}
     return composition.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
 
 

@@ -216,7 +216,7 @@ class PublicEncoder(nn.Module, ABC):
 
     def features(self, items: np.ndarray) -> np.ndarray:
         """Return features of norm one, complex64, shape (item, 1, 1, component), for items of shape (item, ...)."""
-        return np.asarray(self.joined(torch.from_numpy(items)).to(torch.complex64)[:, None, None].numpy())
+        return np.asarray(self.unit_features(torch.from_numpy(items)).to(torch.complex64)[:, None, None].numpy())
 
     @classmethod
     def encode(cls, *, records: Path, encoder: Path, features: Path) -> None:
@@ -226,7 +226,7 @@ class PublicEncoder(nn.Module, ABC):
         axes = ("item", "channel", "row", "component")
         Items({**items.arrays, "values": values}, items.names).write(features, axes, "1")
 
-    def joined(self, items: Tensor) -> Tensor:
+    def unit_features(self, items: Tensor) -> Tensor:
         """Return features of norm one, shape (item, component), from the partly whitened components of all parts."""
         return unit(torch.cat([part.scaled(part.components(items)) for part in self.parts], dim=1))
 

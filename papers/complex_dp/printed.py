@@ -79,9 +79,9 @@ def riess_row(epsilon: float) -> tuple[float, float, float]:
     def spent(noise: float) -> float:
         return composition.epsilon({NoisySum(RIESS_SAMPLING, noise): RIESS_ROUNDS}, RIESS_DELTA)
 
-    needed = noise_for_epsilon(epsilon, RIESS_DELTA, RIESS_SAMPLING, RIESS_ROUNDS)
+    noise = noise_for_epsilon(epsilon, RIESS_DELTA, RIESS_SAMPLING, RIESS_ROUNDS)
     limit = central_limit_noise(gaussian.mu(epsilon, RIESS_DELTA), RIESS_SAMPLING, RIESS_ROUNDS)
-    return needed, spent(limit), spent(needed / math.sqrt(2))
+    return noise, spent(limit), spent(noise / math.sqrt(2))
 
 
 def _epsilon(claim: PrintedClaim, noise_multiplier: float) -> float:
@@ -109,8 +109,8 @@ def markdown() -> str:
         "|--:|--:|--:|--:|",
     ]
     for epsilon in RIESS_EPSILONS:
-        needed, limit, half = riess_row(epsilon)
-        lines.append(f"| {epsilon:g} | {needed:.4g} | {rounded_up(limit, 5)} | {rounded_up(half, 3)} |")
+        noise, limit, half = riess_row(epsilon)
+        lines.append(f"| {epsilon:g} | {noise:.4g} | {rounded_up(limit, 5)} | {rounded_up(half, 3)} |")
     return "\n".join(lines) + "\n"
 
 

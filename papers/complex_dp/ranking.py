@@ -142,10 +142,10 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
         )
         frame = frame.join(of_runs).assign(paper=pd.Series(PAPER), task=task)
         parts.append(frame.sort_values("mean", ascending=False, kind="stable").rename_axis("activation").reset_index())
-    joined = pd.concat(parts, ignore_index=True)
-    joined["rank"] = joined.groupby("task").cumcount() + 1
+    whole = pd.concat(parts, ignore_index=True)
+    whole["rank"] = whole.groupby("task").cumcount() + 1
     first = ["task", "rank", "activation", "paper", "epsilon", "spent", "rate", "seeds"]
-    return joined[[*first, *(column for column in joined if column not in first)]]
+    return whole[[*first, *(column for column in whole if column not in first)]]
 
 
 def sheet(frame: pd.DataFrame, correlations: pd.DataFrame, spent: str) -> Sheet:

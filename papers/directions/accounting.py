@@ -124,8 +124,8 @@ def second_approach(
 
 
 def _sampled(alpha: int, probability: float, taus: np.ndarray) -> float:
-    drawn = np.arange(2, alpha + 1)
-    exponents = (drawn - 1) * taus[1:alpha] + np.where(drawn > 2, math.log(3), 0)
+    orders = np.arange(2, alpha + 1)
+    exponents = (orders - 1) * taus[1:alpha] + np.where(orders > 2, math.log(3), 0)
     return sampled_moment(alpha, probability, exponents) / (alpha - 1)
 
 

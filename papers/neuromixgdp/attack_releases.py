@@ -83,7 +83,7 @@ class Released:
 
     rows: torch.Tensor
     parts: Assembly
-    drawn: list[np.ndarray]
+    members: list[np.ndarray]
 
     @property
     def examples(self) -> RowExamples:
@@ -105,7 +105,7 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
     return Released(messages.view(plan.training.mixing.rows, -1), parts, np.split(draw.members, cuts))
 
 
-def planned(count: int, name: str, *, bare: bool = False, epsilon: float, **settings: Any) -> Plan:  # noqa: ANN401  (of `Mixing`)
+def planned(count: int, name: str, *, without_noise: bool = False, epsilon: float, **settings: Any) -> Plan:  # noqa: ANN401  (of `Mixing`)
     """Return a plan for a number of rows, with the noise for the release of the settings, or without noise.
 
     Its run is named inf, because no epsilon is promised for all these rows together.
@@ -114,7 +114,7 @@ def planned(count: int, name: str, *, bare: bool = False, epsilon: float, **sett
     mixing = replace(calibrated.training.mixing, rows=count)
     run = replace(calibrated.run, target=Target(math.inf))
     plan = replace(calibrated, run=run, training=replace(calibrated.training, mixing=mixing), cohort=name)
-    return plan.with_noise(0.0) if bare else plan
+    return plan.with_noise(0.0) if without_noise else plan
 
 
 def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
@@ -192,7 +192,7 @@ def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: fl
     trials = HEADS + PILOTS
     losses = []
     for present in (False, True):
-        plan = planned(PEOPLE * trials, f"heads-{epsilon}-{present}", bare=epsilon == math.inf, **settings)
+        plan = planned(PEOPLE * trials, f"heads-{epsilon}-{present}", without_noise=epsilon == math.inf, **settings)
         features = x.clone()
         if not present:
             features[0] = math.nan
@@ -215,7 +215,7 @@ def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: fl
 def decoder() -> nn.Module:
     """Return a network that draws a digit from its features; it learns from simulated digits, which are public."""
     pixels, _ = simulated_digits(DIGITS, encoder().recipe["seed"], 10_000)
-    features_of_digits = encoder().joined(pixels)
+    features_of_digits = encoder().unit_features(pixels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = nn.Sequential(
@@ -238,16 +238,17 @@ def inversion() -> tuple[pd.DataFrame, Figure]:
         x = torch.from_numpy(features("mnist", kind, "train")[:POPULATION])
         for degree, epsilon in product(DEGREES, (math.inf, *EPSILONS)):
             settings = {"epsilon": min(epsilon, EPSILONS[0]), "population": POPULATION, "degree": float(degree)}
-            release = released(planned(ROWS, f"{kind}-{degree}", bare=epsilon == math.inf, **settings), x, labels)
+            plan = planned(ROWS, f"{kind}-{degree}", without_noise=epsilon == math.inf, **settings)
+            release = released(plan, x, labels)
             values = release.examples.features.real
-            row = {"features": kind, "degree": degree, "epsilon": epsilon, "rank": _rank(values, x, release.drawn)}
+            row = {"features": kind, "degree": degree, "epsilon": epsilon, "rank": _rank(values, x, release.members)}
             rows.append(row)
             print(row, flush=True)
-            first = next(number for number, members in enumerate(release.drawn) if len(members) == degree)
+            first = next(number for number, members in enumerate(release.members) if len(members) == degree)
             pixels = values[first] if kind == "pixels" else read(functional.normalize(values[first], dim=0))
             pictures[kind, degree, epsilon] = pixels.view(28, 28).numpy()
             if (kind, epsilon) == ("pixels", math.inf):
-                pictures[kind, degree, "member"] = images("mnist", "train")[0][release.drawn[first][0]]
+                pictures[kind, degree, "member"] = images("mnist", "train")[0][release.members[first][0]]
     return pd.DataFrame(rows), _pictures(pictures)
 
 

@@ -160,7 +160,7 @@ def directions(kind: str) -> Tensor:
     if kind == "axes":  # they are principal axes already
         return torch.eye(len(encoder().parts[0].variances))
     digits, _ = simulated_digits(DIGITS, encoder().recipe["seed"], 10_000)
-    components = encoder().joined(digits)
+    components = encoder().unit_features(digits)
     centred = components - components.mean(dim=0)
     return torch.linalg.eigh(centred.T @ centred)[1].flip(1).contiguous()
 
@@ -215,7 +215,7 @@ def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor
     if run.method == "gradients":
         return *descent(x, labels, run.epsilon, chosen.rate, run.seed), spent
     if run.method == "merf":
-        embedding = MeanEmbedding.drawn(CLASSES, x.shape[1], chosen.frequencies, chosen.length, random)
+        embedding = MeanEmbedding.draw(CLASSES, x.shape[1], chosen.frequencies, chosen.length, random)
         sums = embedding.released(x, labels, mu, random)
         generated = embedding.generated(sums, SAMPLES, steps=chosen.steps, rate=1e-3, seed=run.seed)
         return *real_parts(fit_head_to_rows(generated)), spent

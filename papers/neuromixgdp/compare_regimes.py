@@ -102,7 +102,7 @@ def head_of(run: Run, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         sums = sum(moments.released(*part, mu, random) for part in parts)
         weight, bias = nearest_mean(moments.means(sums))
         return weight.float(), bias.float()
-    rows = joined([rows_of(run, holder, *part) for holder, part in enumerate(parts)])
+    rows = join_releases([rows_of(run, holder, *part) for holder, part in enumerate(parts)])
     return real_parts(fit_head_to_rows(RowExamples(*rows[:2]) if run.method.startswith("plain") else rows))
 
 
@@ -113,7 +113,7 @@ def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
     return released_rows(x, labels, cohort, epsilon=EPSILON, delta=DELTA, classes=run.classes, active=active)[0]
 
 
-def joined(releases: list[RowExamples]) -> RowExamples:
+def join_releases(releases: list[RowExamples]) -> RowExamples:
     """Return the rows of all holders as one release, whose noise is the mean over its rows.
 
     The head subtracts the noise from second moments, in which variances add up.
@@ -138,7 +138,7 @@ def chosen_rate(people: int, holders: int) -> float:
 def public_digits() -> tuple[Tensor, Tensor]:
     """Return features and labels of simulated digits: as many as the largest number of people, and more for testing."""
     digits, labels = simulated_digits(PEOPLE[-1] + TESTED, encoder().recipe["seed"], 10_001)
-    return encoder().joined(digits), labels
+    return encoder().unit_features(digits), labels
 
 
 def fill(store: KeptRuns[Run]) -> None:

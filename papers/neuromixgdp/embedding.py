@@ -44,7 +44,7 @@ class MeanEmbedding:
     frequencies: Tensor
 
     @classmethod
-    def drawn(
+    def draw(
         cls, classes: int, components: int, frequencies: int, length: float, random: np.random.Generator
     ) -> MeanEmbedding:
         """Draw the projections of a Gaussian kernel.

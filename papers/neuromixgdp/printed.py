@@ -178,6 +178,6 @@ def renyi_epsilon(
 
 def _log_moment(order: int, rate: float, noise_multiplier: float, *, misprint: bool) -> float:
     """Return the logarithm in the formula of Theorem E.5."""
-    drawn = np.arange(2, order + 1)
-    shift = order if misprint else drawn
-    return sampled_moment(order, rate, (drawn - 1) * shift / (2 * noise_multiplier**2))
+    orders = np.arange(2, order + 1)
+    shift = order if misprint else orders
+    return sampled_moment(order, rate, (orders - 1) * shift / (2 * noise_multiplier**2))

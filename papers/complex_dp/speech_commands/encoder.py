@@ -152,7 +152,7 @@ class WordEncoder(PublicEncoder):
         items
             int16 samples, shape (clip, sample).
         """
-        pairs = self.joined(torch.from_numpy(items)).unflatten(1, (-1, 2))  # type: ignore[no-untyped-call]
+        pairs = self.unit_features(torch.from_numpy(items)).unflatten(1, (-1, 2))  # type: ignore[no-untyped-call]
         return np.asarray(torch.view_as_complex(pairs.contiguous())[:, None, None].numpy())
 
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 CLASSES, COMPONENTS = 3, 6
 RANDOM = np.random.default_rng(0)
 AXES = torch.linalg.qr(torch.randn(COMPONENTS, 2, generator=torch.Generator().manual_seed(0)))[0]
-EMBEDDING = MeanEmbedding.drawn(CLASSES, COMPONENTS, 50, 0.5, RANDOM)
+EMBEDDING = MeanEmbedding.draw(CLASSES, COMPONENTS, 50, 0.5, RANDOM)
 RIVALS = {
     "means": ClassMoments(CLASSES),
     "moments": ClassMoments(CLASSES, AXES),

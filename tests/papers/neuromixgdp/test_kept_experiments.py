@@ -54,7 +54,7 @@ def test_rows_of_several_holders_have_the_noise_of_their_second_moments():
     releases = [
         RowExamples(torch.ones(rows, 2) * rows, torch.ones(rows, 3), noise) for rows, noise in ((2, 0.5), (6, 1.0))
     ]
-    together = compare_regimes.joined(releases)
+    together = compare_regimes.join_releases(releases)
     assert together.features[:, 0].tolist() == [2] * 2 + [6] * 6
     assert together.labels.shape == (8, 3)
     assert 8 * together.noise == 2 * 0.5 + 6 * 1.0
