@@ -54,7 +54,7 @@ def centre_images(
     names: Sequence[str],
     count: int,
     size: int,
-    spacing: float = SPACING,
+    spacing: float,
     *,
     sha256: str | None = None,
 ) -> np.ndarray:
@@ -79,7 +79,7 @@ def centre_images(
 
 
 def images_of(
-    volume: Volume, voxels: np.ndarray, names: Sequence[str], count: int, size: int, spacing: float = SPACING
+    volume: Volume, voxels: np.ndarray, names: Sequence[str], count: int, size: int, spacing: float
 ) -> np.ndarray:
     """Return the centre axial slices of every channel of a volume as small images.
 

@@ -65,7 +65,7 @@ class Atlas:
 
 
 @lru_cache(maxsize=2)
-def load_atlas(blur: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Atlas:
+def load_atlas(blur: tuple[float, float, float]) -> Atlas:
     """Read the tissue maps, smoothed for voxels that are larger than those of the atlas.
 
     Parameters
@@ -253,7 +253,7 @@ class Variability:
     ventricles: tuple[float, float] = (-0.15, 0.4)
 
 
-def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Variability | None = None) -> np.ndarray:
+def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Variability | None) -> np.ndarray:
     r"""Draw one patient's shape and return the coordinates of each voxel in the atlas.
 
     A voxel at :math:`p` shows the atlas at :math:`w(c + R\,S\,(p - c) + t + \sum_i d_i(p))`, with rotation
