@@ -64,7 +64,7 @@ def work(paper: str, data: dict[str, str], options: list[str], size: str = sizes
     """
     declared = yaml.safe_load((ROOT / f"papers/{paper}/paper.yaml").read_text(encoding="utf-8"))
     plan, audited = Work(), []
-    for scenario, needs in sizes.listed(declared, size):
+    for scenario, needs in sizes.list_scenarios(declared, size):
         fetched = needs in declared.get("fetched", []) and size != sizes.SMOKE
         if needs is not None and needs not in data and not fetched:
             plan.left_out.append(f"{scenario}, which needs {needs}")

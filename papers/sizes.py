@@ -56,7 +56,7 @@ def content(file: str, size: str | None = None) -> dict[str, Any]:
     return configuration
 
 
-def listed(declared: dict[str, Any], size: str) -> list[tuple[str, str | None]]:
+def list_scenarios(declared: dict[str, Any], size: str) -> list[tuple[str, str | None]]:
     """Return the scenarios of a size that a paper.yaml lists: the file of each, and the name of the data it needs."""
     scenarios = declared.get("scenarios", []) + (declared.get("whole", []) if size != SHORT else [])
     return [(entry, None) if isinstance(entry, str) else next(iter(entry.items())) for entry in scenarios]

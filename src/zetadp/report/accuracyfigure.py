@@ -34,7 +34,15 @@ from zetadp.report.figurestyle import (
     wrap_text,
 )
 from zetadp.report.provenance import Cohort
-from zetadp.report.tables import best_without_noise, chance_named, holders, metric_shown, not_empty, private_rows
+from zetadp.report.tables import (
+    best_without_noise,
+    chance_named,
+    holders,
+    metric_shown,
+    not_empty,
+    private_rows,
+    seeds_counted,
+)
 from zetadp.training.metrics import LEVEL
 
 PUBLIC = "public weights alone"
@@ -239,8 +247,8 @@ def _bars(rows: pd.DataFrame) -> np.ndarray:
 
 def _describe_marks(table: pd.DataFrame) -> str:
     """Return the meaning of marks and bars: the number of seeds, and intervals or spreads."""
-    fewest, most = int(table["seeds"].min()), int(table["seeds"].max())
-    count = "one seed" if most == 1 else f"mean of {most if fewest == most else f'{fewest} to {most}'} seeds"
+    seeds = seeds_counted(table["seeds"])
+    count = seeds if table["seeds"].max() == 1 else f"mean of {seeds}"
     units = holders(table)
     if table["ci_low"].notna().any():
         bars = f"; bars: {100 * LEVEL:g} % interval over {units}"

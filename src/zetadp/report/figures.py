@@ -36,12 +36,11 @@ from zetadp.report.figurestyle import (
     percent_axis,
     set_legend,
     set_title,
-    spread_shown,
     without_noise_shown,
     wrap_text,
 )
 from zetadp.report.provenance import Cohort
-from zetadp.report.tables import CELL, chance_named, holders, metric_shown, not_empty
+from zetadp.report.tables import CELL, chance_named, holders, metric_shown, not_empty, seeds_counted
 
 Cell = tuple[str, str, Target]
 MAX_MATRICES = 12
@@ -87,9 +86,17 @@ def training_curves(histories: pd.DataFrame, cohort: Cohort, *, chance: float | 
         label_outer(panels, columns, "round", f"validation {metric_shown(histories['metric'].iloc[0])} in %")
         set_title(figure, f"Training, {cohort}")
         seeds = histories.groupby(["network", "arm", "epsilon"])["seed"].nunique()
-        meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
+        meaning = f"Held-out validation {holders(histories)}; {_describe_spread(seeds)}"
         set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(targets))
     return figure
+
+
+def _describe_spread(seeds: pd.Series) -> str:
+    """Return a phrase on the number of seeds behind lines, and on the meaning of bands."""
+    if seeds.max() == 1:
+        return "one seed, so no spread over seeds is known or shown"
+    several = f"mean of {seeds_counted(seeds)}; bands: ± one standard deviation over seeds"
+    return several if seeds.min() > 1 else f"{several}, none with one seed"
 
 
 def draw_chance(panel: Axes, chance: float | None) -> None:

@@ -235,13 +235,3 @@ def without_noise_shown(targets: Iterable[Target]) -> str:
     free = sorted({target for target in targets if not target.private})
     words = {True: "clipped, no noise, no guarantee", False: "no noise either, no guarantee"}
     return "; ".join(f"{target.short}: {words[target.clipped]}" for target in free)
-
-
-def spread_shown(seeds: pd.Series, marks: str) -> str:
-    """Return a phrase on the number of seeds behind means, and on the meaning of marks."""
-    fewest, most = int(seeds.min()), int(seeds.max())
-    if most == 1:
-        return "one seed, so no spread over seeds is known or shown"
-    count = f"{most}" if fewest == most else f"{fewest} to {most}"
-    several = f"mean of {count} seeds; {marks}: ± one standard deviation over seeds"
-    return several if fewest > 1 else f"{several}, none with one seed"

@@ -23,7 +23,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
 from zetadp.base.validation import shown
-from zetadp.report.tables import holders, metric_shown, not_empty
+from zetadp.report.tables import holders, metric_shown, not_empty, seeds_counted
 from zetadp.training.metrics import LEVEL
 
 PUBLIC = "public weights"
@@ -176,12 +176,10 @@ def write_table(
 
 
 def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
-    fewest, most = table["seeds"].min(), table["seeds"].max()
-    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    if most == 1:
+    if table["seeds"].max() == 1:
         spread = "One seed per cell: the spread over seeds is unknown."
     else:
-        spread = f"Mean{' ± standard deviation' if intervals else ''} over {count} seeds."
+        spread = f"Mean{' ± standard deviation' if intervals else ''} over {seeds_counted(table['seeds'])}."
     if not intervals:
         return spread
     units = holders(table)

@@ -52,6 +52,14 @@ def chance_named(chance: float) -> str:
     return f"guessing, {chance:g} %"
 
 
+def seeds_counted(seeds: pd.Series) -> str:
+    """Return the number of seeds of cells in words: ``one seed``, ``3 seeds``, or ``1 to 3 seeds``."""
+    fewest, most = int(seeds.min()), int(seeds.max())
+    if most == 1:
+        return "one seed"
+    return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+
+
 def private_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of runs or cells with noise, and therefore a guarantee."""
     private: pd.DataFrame = table[_with_noise(table)]
