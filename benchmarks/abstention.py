@@ -38,9 +38,9 @@ from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
 from zetadp.brain.abstention import RIGHT, UNLIKE, UNSURE, PublicFeatures, abstention_for, mean_scores
 from zetadp.brain.backbone import Backbone, load_backbone, shipped_backbone
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace
+from zetadp.mri.volumes import read_centre_slices
 from zetadp.nn.heads import to_complex_weights
 from zetadp.nn.models import HeadClassifier
 from zetadp.nn.settings import STUDY, NetworkSettings

@@ -41,10 +41,10 @@ from benchmarks.study_selection import (
 from zetadp.base.tables import Sheet
 from zetadp.brain.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.brain.images import by_orders
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace
 from zetadp.mri.slicing import resize_area
+from zetadp.mri.volumes import read_centre_slices
 from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import write_table

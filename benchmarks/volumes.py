@@ -25,11 +25,11 @@ from benchmarks.growth import RESULTS
 from zetadp.base.storage import content_hash, write_text
 from zetadp.brain.backbone import load_backbone, shipped_backbone
 from zetadp.brain.images import check_backbone
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten_records
-from zetadp.mri.volumes import read_volume
+from zetadp.mri.nifti import read_volume
+from zetadp.mri.volumes import read_centre_slices
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated

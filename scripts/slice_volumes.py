@@ -9,9 +9,9 @@ from zetadp.base.storage import Items
 from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
-from zetadp.mri.volumes import ChangedError
+from zetadp.mri.nifti import ChangedError
+from zetadp.mri.volumes import read_centre_slices
 
 
 def main(

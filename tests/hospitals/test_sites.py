@@ -17,10 +17,10 @@ from zetadp.hospitals.certificates import make_node_key
 from zetadp.hospitals.hospital import load_hospital
 from zetadp.hospitals.participant import Participant
 from zetadp.hospitals.settings import HospitalSettings
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES, write_site_folder
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.volumes import read_centre_slices
 from zetadp.training.plan import Plan
 from zetadp.training.promise import promise_of
 from zetadp.training.records import items_of

@@ -32,7 +32,7 @@ from zetadp.base.workflow import typed
 from zetadp.mri.decathlon import AXES
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
-from zetadp.mri.volumes import Volume
+from zetadp.mri.nifti import Volume
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import assemble, write_shard
 from zetadp.phantom.public import simulate_public_patient

@@ -18,8 +18,8 @@ from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 
 from zetadp.account.ledger import Ledger
 from zetadp.base.storage import Items
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.volumes import read_centre_slices
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ from zetadp.brain.abstention import UNLIKE, UNSURE, abstention_for, mean_scores
 from zetadp.brain.backbone import Backbone, subtract_mean
 from zetadp.brain.images import prepared_inputs
 from zetadp.brain.task import IMAGE, BrainSequences
-from zetadp.mri.axial_images import centre_images
 from zetadp.mri.decathlon import LEAST_SEQUENCES
-from zetadp.mri.volumes import log_assumptions, read_volume
+from zetadp.mri.nifti import log_assumptions, read_volume
+from zetadp.mri.volumes import centre_images
 from zetadp.nn.settings import STUDY
 from zetadp.training.evaluation import without_absent
 from zetadp.training.pretrained import FinishedModel

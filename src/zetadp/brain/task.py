@@ -142,9 +142,9 @@ class BrainSequences(Classification):
         import torch
 
         from zetadp.brain.images import prepare, to_records
-        from zetadp.mri.axial_images import read_centre_slices
         from zetadp.mri.index import index_cohort
-        from zetadp.mri.volumes import ChangedError
+        from zetadp.mri.nifti import ChangedError
+        from zetadp.mri.volumes import read_centre_slices
 
         train, test = (patients, 0) if part == "train" else (0, patients)
         table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices, spacing=self.spacing)

@@ -19,16 +19,16 @@ import pandas as pd
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.tables import shared_contents, write_table
 from zetadp.base.validation import UserError, counted, refuse, shown
-from zetadp.mri.axial_images import images_of
 from zetadp.mri.decathlon import LEAST_SEQUENCES, PATIENT_KEY, SEQUENCES, Listing, read_task, write_task
 from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import join
 from zetadp.mri.index import summarise_names
 from zetadp.mri.joining import option_to_leave_out, read_scan, write_record
+from zetadp.mri.nifti import Volume, log_assumptions
 from zetadp.mri.persons import TEST, TRAIN, Division, with_patients
 from zetadp.mri.slicing import PLANES, SIZE, SPACING
 from zetadp.mri.sources import UNREAD, Scan, find_scans
-from zetadp.mri.volumes import Volume, log_assumptions
+from zetadp.mri.volumes import images_of
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from zetadp.base.validation import UserError
-from zetadp.mri.volumes import Volume
+from zetadp.mri.nifti import Volume
 
 TOLERANCE = 1e-3
 """Largest difference of two affines that counts as the same grid, in millimetres."""

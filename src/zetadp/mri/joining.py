@@ -14,9 +14,9 @@ import numpy as np
 from zetadp.base.validation import UserError
 from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import join
+from zetadp.mri.nifti import Volume, log_assumptions, read_volume, read_voxels
 from zetadp.mri.slicing import not_measured
 from zetadp.mri.sources import files_of_scan
-from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Choice of the centre slices of a volume, their intensities, and resizing of slices.
 
-Reading of files is in `zetadp.mri.volumes`, because stages that simulate need no package that reads volumes.
+Reading of files is in `zetadp.mri.nifti`, because stages that simulate need no package that reads volumes.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def simulate_public_patient(
     Returns
     -------
     Array (sequence, slice, row, column), float32, in units of the mean signal of the brain; orientation as
-    `mri.axial_images.read_centre_slices` returns it, sequences as in `settings.CHANNELS`. It depends on the arguments
+    `mri.volumes.read_centre_slices` returns it, sequences as in `settings.CHANNELS`. It depends on the arguments
     only, not on other patients.
     """
     # This generator differs from that of the cohort and of training (Philox, `zetadp.base.randomness`), so that no

@@ -15,9 +15,9 @@ from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.brain.images import check_backbone, prepare, standardise
 from zetadp.brain.prediction import predict_volume
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.volumes import read_centre_slices
 from zetadp.training.pretrained import load_model, model_content
 
 SLICES, SIZE = 5, 8

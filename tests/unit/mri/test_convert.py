@@ -13,12 +13,12 @@ from decathlon_builder import oriented_affine, volume
 from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.convert import convert_folder
 from zetadp.mri.decathlon import SEQUENCES, read_task, write_site_folder
 from zetadp.mri.index import index_cohort
 from zetadp.mri.persons import Division
 from zetadp.mri.slicing import resize_area
+from zetadp.mri.volumes import read_centre_slices
 
 SHAPE = (8, 10, 6)
 AFFINE = oriented_affine("LPS", SHAPE)

@@ -9,11 +9,11 @@ from decathlon_builder import real_sample, write_tiny_task, write_volume
 from scipy.ndimage import gaussian_filter, shift
 
 from zetadp.base.validation import UserError
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import PATIENT_KEY, read_task
 from zetadp.mri.duplicates import THRESHOLD, near_duplicates
 from zetadp.mri.index import COLUMNS, PARTICIPANTS, index_cohort, listed_files
 from zetadp.mri.slicing import centre_slices, resize_area
+from zetadp.mri.volumes import read_centre_slices
 from zetadp.phantom.cohort import simulate_patient
 from zetadp.phantom.settings import Simulated
 

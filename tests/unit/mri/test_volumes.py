@@ -17,11 +17,11 @@ from public_head import write_public_head
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.mri.axial_images import read_centre_slices
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.index import index_cohort
+from zetadp.mri.nifti import check_complete, read_volume
 from zetadp.mri.slicing import centre_slices
-from zetadp.mri.volumes import check_complete, read_volume
+from zetadp.mri.volumes import read_centre_slices
 
 SHAPE = (12, 8, 9)
 WORDS = ("flair", "t1", "t1ce", "t2")
