@@ -16,7 +16,7 @@ from crash.stages import Stage, call
 from environments.declared import OF_OTHER_TASKS, RULES
 from recorder.sitecustomize import PLACE
 
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.account.register import Register
 from zetadp.base.tensors import load_tensors
 

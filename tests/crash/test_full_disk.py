@@ -17,7 +17,7 @@ from crash.processes import run
 from crash.reference import STAGES, files_of
 from crash.stages import call
 
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.training.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,9 @@ from hospitals.sites import make_hospital, make_plan
 from hospitals.test_hospital import request
 from ledger_builder import DECLARATION
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import Book
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.hospitals.ledgers import Mirror
 from zetadp.hospitals.protocol import Answer, Reason, Refusal
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from training_builder import TINY, Held, records, train_run
 
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import load_tensors, save_tensors

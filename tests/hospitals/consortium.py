@@ -10,7 +10,7 @@ import warm
 from hospitals import faulty
 from hospitals.sites import write_hospital_folder
 
-from zetadp.account.ledger import Attempt, read_ledger
+from zetadp.account.attempts import Attempt, read_ledger
 from zetadp.base.runfolder import RunFolder
 from zetadp.hospitals.launcher import LocalFederation
 from zetadp.hospitals.settings import HospitalSettings, ServerSettings

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from hospitals.sites import DirectLine, coordinator, hospitals, make_plan
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.exposure import declared
-from zetadp.account.ledger import read_ledger
 from zetadp.accounting.events import histories
 from zetadp.base.validation import UserError
 from zetadp.hospitals.protocol import Answer, Reason, Refusal

@@ -14,7 +14,8 @@ import yaml
 from commanded import logs_restored, mistake, said
 from hospitals.sites import make_plan, roster_of, sums_plan
 
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.attempts import read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.accounting import composition
 from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName

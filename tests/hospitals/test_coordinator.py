@@ -24,9 +24,10 @@ from hospitals.sites import (
 from ledger_builder import DECLARATION
 from training_builder import NETWORKS, backbone, joined
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import recorded_runs
 from zetadp.account.exposure import Run, seen_by
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.account.statement import run_statement
 from zetadp.accounting.composition import compose
 from zetadp.accounting.events import histories

@@ -18,7 +18,7 @@ from hospitals.consortium import Consortium
 from hospitals.sites import OFTEN, TINY, make_plan, sums_plan
 from training_builder import backbone, joined
 
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.base.tensors import load_tensors
 from zetadp.cli import main
 from zetadp.nn.models import NetworkSettings

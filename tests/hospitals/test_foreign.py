@@ -11,7 +11,7 @@ from commanded import mistake
 from cryptography import x509
 from hospitals.sites import make_plan
 
-from zetadp.account.ledger import FORMAT
+from zetadp.account.attempts import FORMAT
 from zetadp.account.register import START, BrokenChainError, Link
 from zetadp.base.validation import UserError
 from zetadp.cli import main

@@ -7,9 +7,10 @@ import pytest
 import torch
 from hospitals.sites import assembly, make_hospital, make_plan
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import Book
 from zetadp.account.exposure import total
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.accounting import composition
 from zetadp.base.epsilon import Target, rounded_up
 from zetadp.base.runfolder import RunName

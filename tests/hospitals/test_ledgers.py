@@ -10,8 +10,9 @@ import pytest
 from hospitals.sites import DirectLine, coordinator, make_hospital, make_plan
 
 from zetadp.account import register
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import Book
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.account.register import REGISTER, START, Link, follow
 from zetadp.cli import main
 from zetadp.hospitals.certificates import make_credentials, read_node_key

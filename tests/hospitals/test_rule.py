@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.training.plan import Plan
 
 

@@ -20,7 +20,7 @@ from hospitals.sites import (
 )
 from hospitals.test_coordinator import flat, simulated
 
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.hospitals.masks import FreshValue, Place

@@ -14,7 +14,7 @@ from hospitals.sites import make_hospital, make_plan
 from torch import Tensor
 
 from mutants.stub import CLASSES, CLIP, Messages, random_records
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.accounting.events import Event
 from zetadp.accounting.threat import MASKED_SUMS, Sums
 from zetadp.base.epsilon import Target

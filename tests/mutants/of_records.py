@@ -19,8 +19,8 @@ from training_builder import Held, train_run
 
 from mutants.installing import certain, mutant
 from mutants.stub import random_records, releases_seen
+from zetadp.account.attempts import read_ledger
 from zetadp.account.exposure import Run, runs_of
-from zetadp.account.ledger import read_ledger
 from zetadp.account.statement import run_statement
 from zetadp.accounting import composition, gaussian
 from zetadp.base.epsilon import Target
@@ -200,12 +200,12 @@ def training_anew_forgets_the_ledger(original, self, declaration, draws=None):
     original(self, declaration, draws)
 
 
-@mutant("zetadp.account.ledger:Attempt.releases", check_every_release_stays_counted)
+@mutant("zetadp.account.attempts:Attempt.releases", check_every_release_stays_counted)
 def torn_line_not_counted(original, self):
     return list(self.events)
 
 
-@mutant("zetadp.account.ledger:Attempt.releases", check_every_release_stays_counted)
+@mutant("zetadp.account.attempts:Attempt.releases", check_every_release_stays_counted)
 def repeated_round_counted_once(original, self):
     torn = original(self)[len(self.events) :]
     return [*dict.fromkeys(self.events), *torn]

@@ -13,7 +13,8 @@ from training_builder import Held, plan_for
 
 from mutants.installing import FALSE_ALARM, certain, count_is_plausible, mutant, statistical, variance_limits
 from mutants.stub import CLIP
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.attempts import read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.accounting.events import Event
 from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName

@@ -19,7 +19,7 @@ from mutants.installing import FALSE_ALARM, certain, mutant, mutants, replacemen
 from mutants.of_hospitals import HOSPITAL, ROUND, mutant_of_nodes
 from mutants.of_noise import OVERWHELMING, independent
 from mutants.stub import CLIP, releases_seen
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.accounting.masked import MaskedSum
 from zetadp.hospitals.certificates import signature
 from zetadp.hospitals.masks import FreshValue, Masking, signed_content

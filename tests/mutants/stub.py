@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from training_builder import items_each
 
 from papers.directions.mechanism import Direction
-from zetadp.account.ledger import Attempt, Ledger, read_ledger
+from zetadp.account.attempts import Attempt, read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.accounting.events import Event
 from zetadp.base.tensors import Layout
 from zetadp.mechanism.grid import Grid

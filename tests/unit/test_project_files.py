@@ -14,7 +14,7 @@ from checkouts import TRACKED
 from environments.declared import ENVIRONMENTS, listed
 
 import zetadp
-from zetadp.account import ledger
+from zetadp.account.attempts import FORMAT
 from zetadp.training import plan
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_the_page_lists_what_is_public_and_the_formats_of_files():
     section = (ROOT / "docs/api.md").read_text().split("## What is public")[1].split("\n## ")[0]
     assert set(re.findall(r"`zetadp\.(\w+)`", section)) == set(zetadp.__all__)
     assert f"`plan.json`, format {plan.FORMAT} " in section
-    assert f"ledgers, format {ledger.FORMAT} " in section
+    assert f"ledgers, format {FORMAT} " in section
 
 
 CONTAINER = (ROOT / "Containerfile").read_text()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.exposure import distinct, run_of, seen_by
-from zetadp.account.ledger import read_ledger
 from zetadp.accounting import composition
 from zetadp.base.storage import written_whole
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.account import register
+from zetadp.account.attempts import Attempt, LostError, fault_of, heads_of, read_ledger
 from zetadp.account.declaration import Declaration
 from zetadp.account.exposure import Run, name_in_errors, runs_of
-from zetadp.account.ledger import Attempt, LostError, fault_of, read_ledger
 from zetadp.account.register import NAME, REGISTER, Register, Secret
 from zetadp.accounting.events import Event
 from zetadp.accounting.threat import Unit
@@ -74,7 +74,7 @@ class Book:
             no register names.
         """
         book = cls._alone(folder)
-        heads = {head for attempts in book.ledgers.values() for attempt in attempts for head in attempt.heads}
+        heads = heads_of(attempt for attempts in book.ledgers.values() for attempt in attempts)
         lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
         if lost:
             raise LostError(f"{folder} lacks lines of {path}" for path in lost)

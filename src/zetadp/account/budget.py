@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zetadp.account.attempts import Attempt, protected_attempts, require_attempts
 from zetadp.account.book import Book, hold_locks
 from zetadp.account.declaration import Declaration, Limit
 from zetadp.account.exposure import Run, condition_of, declared_run, name_in_errors, one_unit, runs_of, total
-from zetadp.account.ledger import Attempt, Ledger, protected_attempts, require_attempts
+from zetadp.account.ledger import Ledger
 from zetadp.account.offers import KEEP_RESULTS, cause_of_another, offer
 from zetadp.account.totals import Total
 from zetadp.accounting.events import Event
@@ -143,6 +144,36 @@ def check_unit(ledger: Path, declaration: Declaration) -> None:
     """
     earlier = Book.declared(ledger).units(about=ledger)
     one_unit({declaration.cohort_unit: f"{ledger.stem} next", **earlier})
+
+
+def begin_attempt(
+    ledger: Ledger,
+    declaration: Declaration,
+    cap: Cap | None,
+    *,
+    attempts: int = 1,
+    draws: Mapping[str, str] | None = None,
+) -> None:
+    """Begin an attempt in a ledger; where there is a cap, its check and the ledger's new line are one step.
+
+    Parameters
+    ----------
+    ledger
+        The run's open ledger.
+    declaration, attempts
+        As in `Cap.starting`.
+    cap
+        The cap; None sets no limit.
+    draws
+        As in `Ledger.start`.
+
+    Raises
+    ------
+    CapError
+        If the total would exceed the cap.
+    """
+    with nullcontext(declaration) if cap is None else cap.starting(ledger.path, declaration, attempts) as declared:
+        ledger.start(declared, draws)
 
 
 def check_permitted(ledger: Ledger, declaration: Declaration) -> None:

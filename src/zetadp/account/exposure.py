@@ -8,13 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from zetadp.account.attempts import Attempt
 from zetadp.account.declaration import Declaration, Limit, MixedRows, Series
-from zetadp.account.ledger import Attempt
 from zetadp.accounting import composition
 from zetadp.accounting.composition import Exposure
 from zetadp.accounting.events import MOST_RELEASES, NodeHistory, histories
@@ -186,7 +186,7 @@ def run_of(name: str, attempt: Attempt) -> Run:
         series=declaration.series,
         mixed_rows=declaration.mixed_rows,
         # One that was changed meanwhile was chosen after results.
-        limit=None if cap is None or any(later != asdict(cap) for later in attempt.caps) else cap,
+        limit=None if cap is None or any(later != cap for later in attempt.caps) else cap,
     )
 
 
@@ -198,6 +198,13 @@ def declared_run(name: str, declaration: Declaration) -> Run:
 def noise_of(runs: Iterable[Run]) -> NoiseSource:
     """Return the source of the noise of all runs. With one seeded run, it is ``seeded``."""
     return NoiseSource.OS if {run.noise for run in runs} == {NoiseSource.OS} else NoiseSource.SEEDED
+
+
+def guarantee_of(runs: Sequence[Run]) -> str:
+    """Return ``none`` if no run had noise, ``simulated`` if the noise of any came from a seed, or else ``holds``."""
+    if not any(run.private for run in runs):
+        return "none"
+    return "simulated" if noise_of(runs) == NoiseSource.SEEDED else "holds"
 
 
 def common_unit(runs: Iterable[Run]) -> Unit:
@@ -298,12 +305,30 @@ def in_sums(exposure: Exposure, more: int | None = None) -> Counter[Kind]:
     return seen
 
 
+def spent(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
+    """Return epsilon of releases: by a filter unless all of them were declared beforehand.
+
+    The filter adds up Renyi divergences (Feldman and Zrnic 2021, arXiv:2008.11193). Where every unit takes part in
+    every round, it adds up squares of mu (Smith and Thakurta 2022, arXiv:2210.17520), which gives the same value as the
+    composition of declared releases. It keeps a limit that was set before the first release. Without such a limit its
+    value describes what was spent, and is not a promise (`zetadp.account.totals`).
+    """
+    if beforehand or composition.exact_mu(exposure) is not None:
+        return composition.epsilon(exposure, delta)
+    return composition.epsilon_rdp(exposure, delta)
+
+
+def promised(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
+    """Return an epsilon that holds for releases whatever made somebody stop after them."""
+    return (composition.epsilon if beforehand else composition.epsilon_any_time)(exposure, delta)
+
+
 Measure: TypeAlias = Callable[..., float]
 """`spent` or `promised`."""
 
 
 def over_runs(
-    runs: Sequence[Run], delta: float, *, unmasked: bool = False, measure: Measure | None = None
+    runs: Sequence[Run], delta: float, *, unmasked: bool = False, measure: Measure = spent
 ) -> dict[str, Counter[Kind]]:
     """Return for each node the costliest exposure of one of its patients over all runs, as servers see it.
 
@@ -317,7 +342,7 @@ def over_runs(
     runs, delta, unmasked
         As `total`.
     measure
-        How exposures are compared; by default as `spent`.
+        How exposures are compared.
 
     Raises
     ------
@@ -333,7 +358,7 @@ def over_runs(
             exposure = declared(history, run.declared_rounds)
             totals[node] += composition.grouped(in_sums(exposure) if unmasked else exposure, run.images or 1)
     worst: dict[str, Counter[Kind]] = {}
-    epsilon = partial(measure or spent, delta=delta, beforehand=declared_together(runs))
+    epsilon = partial(measure, delta=delta, beforehand=declared_together(runs))
     for position, totals in enumerate(partitions.values()):
         others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != position]
         for node, node_total in totals.items():
@@ -355,24 +380,6 @@ def declared_together(runs: Sequence[Run]) -> bool:
     return (len(runs) <= 1 or whole) and not any(run.repeated for run in runs)
 
 
-def spent(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
-    """Return epsilon of releases: by a filter unless all of them were declared beforehand.
-
-    The filter adds up Renyi divergences (Feldman and Zrnic 2021, arXiv:2008.11193). Where every unit takes part in
-    every round, it adds up squares of mu (Smith and Thakurta 2022, arXiv:2210.17520), which gives the same value as the
-    composition of declared releases. It keeps a limit that was set before the first release. Without such a limit its
-    value describes what was spent, and is not a promise (`zetadp.account.totals`).
-    """
-    if beforehand or composition.exact_mu(exposure) is not None:
-        return composition.epsilon(exposure, delta)
-    return composition.epsilon_rdp(exposure, delta)
-
-
-def promised(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
-    """Return an epsilon that holds for releases whatever made somebody stop after them."""
-    return (composition.epsilon if beforehand else composition.epsilon_any_time)(exposure, delta)
-
-
 def accountant(exposures: Iterable[Exposure], delta: float, *, beforehand: bool) -> str:
     """Return the name of the accountant that `promised` uses for each of these exposures, or of all that it uses."""
     if not beforehand:
@@ -380,7 +387,7 @@ def accountant(exposures: Iterable[Exposure], delta: float, *, beforehand: bool)
     return ", ".join(sorted({composition.quoted(exposure, delta)[1] for exposure in exposures}))
 
 
-def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False, measure: Measure | None = None) -> float:
+def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False, measure: Measure = spent) -> float:
     """Return epsilon of all runs together for the most exposed patient; infinite if one run had no noise.
 
     This is the one computation behind totals, limits and statements. By default it is what was spent, which a limit is
@@ -392,10 +399,10 @@ def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False, measure:
     UserError
         As `common_unit`.
     """
-    several, by = list(runs), measure or spent
+    several = list(runs)
     beforehand = declared_together(several)
-    exposures = over_runs(several, delta, unmasked=unmasked, measure=by).values()
-    return max((by(exposure, delta, beforehand=beforehand) for exposure in exposures), default=0.0)
+    exposures = over_runs(several, delta, unmasked=unmasked, measure=measure).values()
+    return max((measure(exposure, delta, beforehand=beforehand) for exposure in exposures), default=0.0)
 
 
 def distinct(totals: Iterable[Exposure]) -> list[Counter[Kind]]:

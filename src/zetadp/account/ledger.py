@@ -10,29 +10,37 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from zetadp.account import register
-from zetadp.account.declaration import Declaration
-from zetadp.account.register import REGISTER, START, BrokenChainError, Link, Register, follow
-from zetadp.accounting.events import Event, entries_of, events_in
+from zetadp.account.attempts import (
+    FORMAT,
+    Attempt,
+    LostError,
+    fault_of,
+    heads_of,
+    parse_ledger,
+    permitted_attempts,
+    protected_attempts,
+    require_attempts,
+    take_line,
+)
+from zetadp.account.declaration import Declaration, Limit
+from zetadp.account.register import REGISTER, START, Link, Register
+from zetadp.accounting.events import Event, entries_of
 from zetadp.accounting.threat import NoiseSource
-from zetadp.base.installed import PackageError
-from zetadp.base.storage import lock, make_folder, remedy, sync_folder, written_whole
+from zetadp.base.storage import lock, make_folder, sync_folder, writing, written_whole
 from zetadp.base.validation import UserError, checked_name, shown
 
-FORMAT = 3
-"""Version of a ledger's lines. There is one: a ledger of another format is refused."""
 _NONE = Declaration(training={}, noise=NoiseSource.SEEDED, delta=0.5, cohort_unit="record")
 """Declaration of an attempt that has not begun."""
-HDF5 = b"\x89HDF\r\n\x1a\n"
-"""First bytes of an HDF5 file, such as one of released rows."""
+_CONSEQUENCE = "Nothing was released."
+"""What follows from every error of writing, since a release is recorded before it is made."""
 
 
 def check_ledger_name(path: Path) -> None:
@@ -49,126 +57,6 @@ def check_ledger_name(path: Path) -> None:
             f"{shown(str(path))}."
         )
     checked_name(path.stem, f"the ledger {shown(str(path))}")
-
-
-class LostError(UserError):
-    """Ledgers and their register differ: something that was recorded is missing, or something else was brought."""
-
-    def __init__(self, problems: Iterable[str]) -> None:
-        super().__init__(
-            f"The ledgers are not all that was recorded: {'; '.join(problems)}. A total over the rest would be too "
-            "low. Restore the files from a backup."
-        )
-
-
-class OtherFormatError(BrokenChainError):
-    """The first line of an attempt that another version of zetadp wrote."""
-
-
-class MissingLawError(BrokenChainError):
-    """A line with a release of a law of noise that is not installed."""
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What a node signs of its ledger.
-
-    Attributes
-    ----------
-    head
-        Head of the chain, which stands for every line up to it.
-    text
-        The signature, in hexadecimal.
-    """
-
-    head: str
-    text: str
-
-
-@dataclass
-class Attempt:
-    """One start of a run from its first round, even if it is interrupted and resumed.
-
-    Attributes
-    ----------
-    declaration
-        What the attempt's first line declares.
-    events
-        Every recorded release. A round that was released again with other bytes is listed and counted twice.
-    sent
-        Hash of each message, by round and by the number of earlier releases of the round. A resumed run that computes
-        the same bytes again sends nothing new.
-    torn
-        Number of lines that a crash cut off. Each counts as one more round at every node of the attempt.
-    heads
-        Every head of the chain during the attempt. An earlier copy of one shows whether lines were cut off since.
-    identity
-        The head after the attempt's first line, which no other attempt has.
-    last
-        The head after the attempt's last line.
-    caps
-        The limit under which the attempt was continued, each time it was; None if there was none. The declaration
-        has that under which it began.
-    permitted
-        Number of attempts that the user permitted while this attempt was the last.
-    register
-        Head of the register when the attempt began.
-    draws
-        Identity of the attempt's seeded draws: hash of the plan, keyed hash of the data. None if the noise came from
-        the operating system.
-    closed
-        Whether the attempt ended before its first release. An attempt that has begun and is not closed counts in full.
-    signature
-        Signature of the head before the attempt's last line, if that line is a signature. Then it covers every line.
-    """
-
-    declaration: Declaration
-    events: list[Event] = field(default_factory=list)
-    sent: dict[tuple[int, int], str] = field(default_factory=dict)
-    torn: int = 0
-    heads: set[str] = field(default_factory=set)
-    identity: str = START
-    last: str = START
-    caps: list[dict[str, float] | None] = field(default_factory=list)
-    permitted: int = 1
-    register: str | None = None
-    draws: dict[str, str] | None = None
-    closed: bool = False
-    signature: Signature | None = None
-
-    def __post_init__(self) -> None:
-        """Count the events of each round."""
-        self._of_round: defaultdict[int, Counter[Event]] = defaultdict(Counter)
-        self._count(self.events)
-
-    def add(self, events: Sequence[Event]) -> None:
-        """Add recorded releases."""
-        self.events += events
-        self._count(events)
-
-    def _count(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self._of_round[event.round][event] += 1
-
-    def recorded(self, event: Event) -> int:
-        """Return how often an event was recorded."""
-        return self._of_round[event.round][event]
-
-    def times(self, round_number: int) -> int:
-        """Return how often a round was recorded. If nodes differ, the largest number counts."""
-        of_nodes: Counter[str] = Counter()
-        for event, count in self._of_round[round_number].items():
-            of_nodes[event.node] += count
-        return max(of_nodes.values(), default=0)
-
-    @property
-    def unused(self) -> bool:
-        """Whether the attempt recorded nothing at all: no release, and no line that a crash cut off."""
-        return not self.events and not self.torn
-
-    def releases(self) -> list[Event]:
-        """Return every release to be accounted, torn lines included."""
-        return self.events + list({event.node: event for event in self.events}.values()) * self.torn
 
 
 class Ledger:
@@ -202,7 +90,7 @@ class Ledger:
         self._head, self._synced, self._registered = START, True, START
         self.before_record: Callable[[Sequence[Event]], None] | None = None
         self._file: IO[bytes] | None = None
-        with _writing(path):
+        with writing(path, _CONSEQUENCE):
             make_folder(path.parent)
             self._lock: IO[bytes] = path.with_name(f".{path.name}.lock").open("ab")
         try:
@@ -218,7 +106,7 @@ class Ledger:
         if not self.path.exists() and self.path.name in known.last:
             raise LostError([f"{self.path} is missing"])
         self._open()
-        self.attempts, self._head, torn = _parse(self.path)
+        self.attempts, self._head, torn = parse_ledger(self.path)
         self._registered = self._head
         if fault := fault_of(self.path, self.attempts, known):
             raise LostError([fault])
@@ -231,20 +119,20 @@ class Ledger:
         return self.attempts[-1] if self.attempts else Attempt(_NONE)
 
     def _open(self) -> None:
-        with _writing(self.path):
+        with writing(self.path, _CONSEQUENCE):
             # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
             self._file = self.path.open("a+b", buffering=0)
             self._size = os.fstat(self._file.fileno()).st_size
             sync_folder(self.path.parent)
 
     def _take_lock(self) -> None:
-        try:
-            with _writing(self.path):
+        with writing(self.path, _CONSEQUENCE):
+            try:
                 lock(self._lock, self.path, wait=False)
-        except BlockingIOError as error:
-            raise UserError(
-                f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
-            ) from error
+            except BlockingIOError as error:
+                raise UserError(
+                    f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
+                ) from error
 
     def _mend(self, torn: int) -> None:
         """Replace a line that a crash cut off by a note, so that it still counts as a release of an attempt.
@@ -260,7 +148,7 @@ class Ledger:
             self._file.close()
         if self.attempts:
             self._head = link.head
-            _take(link, self.attempts)
+            take_line(link, self.attempts)
         self._open()
 
     def __enter__(self) -> Self:
@@ -295,7 +183,7 @@ class Ledger:
         """Write every line to disk. Nothing may name or copy a line before."""
         if self._synced or self._file is None:
             return
-        with _writing(self.path):
+        with writing(self.path, _CONSEQUENCE):
             os.fsync(self._file.fileno())
         self._synced = True
 
@@ -340,11 +228,11 @@ class Ledger:
 
     def ever_knew(self, head: str) -> bool:
         """Return whether the chain had this head during any attempt, also one that is over."""
-        return any(head in attempt.heads for attempt in self.attempts)
+        return head in heads_of(self.attempts)
 
-    def resume(self, round_number: int, cap: Mapping[str, float] | None = None) -> None:
+    def resume(self, round_number: int, cap: Limit | None = None) -> None:
         """Record that the attempt continues from a checkpoint before ``round_number``, and under which limit."""
-        self._append({"kind": "resume", "round": round_number, **({} if cap is None else {"cap": dict(cap)})})
+        self._append({"kind": "resume", "round": round_number, **({} if cap is None else {"cap": asdict(cap)})})
         self._register()
 
     @property
@@ -416,7 +304,7 @@ class Ledger:
         link = Link.after(self._head, content)
         line = f"{link.text}\n".encode()
         file = self._same_file()
-        with _writing(self.path):
+        with writing(self.path, _CONSEQUENCE):
             while line:
                 written = file.write(line)
                 self._size += written
@@ -424,12 +312,12 @@ class Ledger:
         self._head, self._synced = link.head, False
         if sync:
             self.sync()
-        _take(link, self.attempts)
+        take_line(link, self.attempts)
 
     def _same_file(self) -> IO[bytes]:
         """Return the open file, if it is the one that lies at the path, and as long as this process left it."""
         file = self._file
-        with _writing(self.path):
+        with writing(self.path, _CONSEQUENCE):
             there = self.path.stat()
             same = file is not None and os.path.samestat(there, os.fstat(file.fileno())) and there.st_size == self._size
         if file is None or not same:
@@ -438,177 +326,3 @@ class Ledger:
                 "another length. Nothing was released. End what else writes there, and restore the ledger."
             )
         return file
-
-
-def fault_of(path: Path, attempts: Sequence[Attempt], known: Register, before: Register | None = None) -> str:
-    """Return how a ledger differs from what the register next to it says; empty if it does not.
-
-    Parameters
-    ----------
-    path, attempts
-        The ledger.
-    known
-        The register, read after the ledger. A ledger that has released nothing may be newer: a crash came between.
-    before
-        The register, read before the ledger, where other processes may add to both.
-    """
-    heads = {START}.union(*(attempt.heads for attempt in attempts))
-    register_path = path.parent / REGISTER
-    if (last := (before or known).last.get(path.name)) is not None and last not in heads:
-        return f"{path} has lost lines at its end"
-    if known.exists and not {attempt.register for attempt in attempts} - {None} <= known.heads:
-        return f"{register_path} has lost lines at its end, or {path} was copied from another folder"
-    if path.name not in known.last and not all(attempt.unused for attempt in attempts):
-        if not known.exists:
-            return f"{register_path} is missing"
-        return f"{path} is not named by {register_path}: it was copied or renamed"
-    return ""
-
-
-def read_ledger(path: Path) -> list[Attempt]:
-    """Read all attempts of a ledger file.
-
-    Raises
-    ------
-    UserError
-        If the file cannot be read or was edited. A last line without its line break, as a crash leaves it, is counted
-        as a release of the last attempt.
-    """
-    attempts, _, torn = _parse(path)
-    if torn and attempts:
-        attempts[-1].torn += 1
-        attempts[-1].signature = None
-    return attempts
-
-
-def require_attempts(path: Path, attempts: Sequence[Attempt]) -> Sequence[Attempt]:
-    """Return the attempts of a ledger; raise a `UserError` if there is none, which needs no permission."""
-    if not attempts:
-        raise UserError(f"Expected a ledger of a run, found nothing in {path}. The first attempt needs no permission.")
-    return attempts
-
-
-def protected_attempts(attempts: Sequence[Attempt]) -> int:
-    """Return the number of attempts that released something with noise from the operating system."""
-    return sum(bool(attempt.releases()) and attempt.declaration.noise == NoiseSource.OS for attempt in attempts)
-
-
-def permitted_attempts(attempts: Iterable[Attempt]) -> int:
-    """Return the number of attempts that may release something if the noise protects real patients."""
-    return max((attempt.permitted for attempt in attempts), default=1)
-
-
-def _parse(path: Path) -> tuple[list[Attempt], str, int]:
-    """Return the attempts, the head of the chain and the length of a torn last line in bytes."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"Cannot read the ledger {path}: {error.strerror}.") from error
-    if content.startswith(HDF5):
-        raise UserError(
-            f"Expected a ledger or the folder of a run, found an HDF5 file in {path}. If it is a release of rows, give "
-            "the ledger that recorded it, by default ledgers/NAME.jsonl next to the features. `zetadp statement "
-            f"{path}` prints what the rows cost."
-        )
-    *lines, tail = content.split(b"\n")
-    attempts: list[Attempt] = []
-    try:
-        head = take_lines(lines, attempts)
-    except OtherFormatError as error:
-        raise UserError(
-            f"Expected a ledger of format {FORMAT}, found that line {error.number} of {path} {error.why}. No epsilon "
-            "can be computed from it here: use the version of zetadp that wrote it."
-        ) from error
-    except MissingLawError as error:
-        raise UserError(
-            f"No epsilon can be computed here from line {error.number} of the ledger {path}. {error.why}"
-        ) from error
-    except BrokenChainError as error:
-        raise UserError(
-            f"Line {error.number} of the ledger {path} {error.why}: the file was edited or damaged. No epsilon can be "
-            "computed from it; restore it from a backup."
-        ) from error
-    return attempts, head, len(tail)
-
-
-def take_lines(lines: Iterable[str | bytes], attempts: list[Attempt], head: str = START) -> str:
-    """Add what the lines of a ledger say to the attempts so far, and return the head of the chain after them.
-
-    Parameters
-    ----------
-    lines
-        Whole lines, without their line breaks.
-    attempts
-        The attempts of the lines before; new ones are appended.
-    head
-        Head of the chain before the lines.
-
-    Raises
-    ------
-    BrokenChainError
-        At the first line that does not follow from the one before, or that is not a line of a ledger.
-    MissingLawError
-        If a line records a release of a law of noise that is not installed.
-    """
-    for number, link in enumerate(follow(lines, head), start=1):
-        try:
-            _take(link, attempts, number)
-        except BrokenChainError:
-            raise
-        except PackageError as error:
-            raise MissingLawError(number, str(error)) from error
-        except KeyError as error:
-            raise BrokenChainError(number, f"lacks the key {error}") from error
-        except (AttributeError, OverflowError, TypeError, ValueError, UserError) as error:
-            raise BrokenChainError(number, f"holds a value that no ledger has ({shown(str(error))})") from error
-        head = link.head
-    return head
-
-
-def _take(link: Link, attempts: list[Attempt], number: int = 0) -> None:
-    """Add the content of a line to the attempts so far: the only place where a line is understood."""
-    entry = link.entry
-    kind = entry.get("kind")
-    signature = None
-    if kind == "start":
-        if (version := entry.get("format")) != FORMAT:
-            raise OtherFormatError(number, f"has format {version}")
-        known, draws = entry.get("register"), entry.get("draws")
-        attempts.append(Attempt(Declaration.from_json(entry), identity=link.head, register=known, draws=draws))
-    elif kind is None or not attempts:
-        raise BrokenChainError(number, "is not a line of a ledger")
-    elif kind == "round":
-        if attempts[-1].closed:
-            raise BrokenChainError(number, "records a release of an attempt that was closed")
-        attempts[-1].add(events_in(entry["releases"]))
-    elif kind == "sent":
-        attempts[-1].sent[entry["round"], entry.get("again", 0)] = entry["digest"]
-    elif kind == "permit":
-        attempts[-1].permitted = entry["attempts"]
-    elif kind == "torn":
-        attempts[-1].torn += 1
-    elif kind == "closed":
-        if not attempts[-1].unused:
-            raise BrokenChainError(number, "closes an attempt that has released something")
-        attempts[-1].closed = True
-    elif kind == "signed":
-        signature = Signature(attempts[-1].last, str(entry["signature"]))
-    elif kind == "resume":
-        attempts[-1].caps.append(entry.get("cap"))
-    else:
-        raise BrokenChainError(number, f"is of the kind {shown(str(kind))!r}, which this version does not know")
-    attempts[-1].heads.add(link.head)
-    attempts[-1].last, attempts[-1].signature = link.head, signature
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into one message; a lock that is taken is not such an error."""
-    try:
-        yield
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        raise UserError(
-            f"Cannot write the ledger {path}: {error.strerror or error}. Nothing was released. {remedy(error)}"
-        ) from error

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.storage import lock, make_folder, remedy, remove_leftovers, sync_folder, writing, written_whole
+from zetadp.base.storage import lock, make_folder, remove_leftovers, sync_folder, writing, written_whole
 from zetadp.base.validation import UserError
 
 START = "0" * 64
@@ -78,7 +78,7 @@ class Link:
     def after(cls, head: str, entry: Mapping[str, Any]) -> Link:
         """Return the line with the content ``entry`` that follows a chain with this head."""
         content = json.dumps(entry)
-        new = _next(head, content)
+        new = hashlib.sha256((head + content).encode()).hexdigest()
         return cls(dict(entry), new, f'{{"chain":"{new}","entry":{content}}}')
 
 
@@ -103,10 +103,6 @@ def follow(lines: Iterable[str | bytes], head: str = START) -> Iterator[Link]:
             raise BrokenChainError(number)
         head = link.head
         yield link
-
-
-def _next(head: str, content: str) -> str:
-    return hashlib.sha256((head + content).encode()).hexdigest()
 
 
 class Secret:
@@ -277,7 +273,7 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
         If the disk is full or read-only, or if the secret of an existing register is missing.
     """
     path, key = folder / REGISTER, Secret.of(folder)
-    try:
+    with writing(path):
         make_folder(folder)
         with path.open("a+b", buffering=0) as file:
             lock(file, path)
@@ -292,8 +288,6 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
             os.fsync(file.fileno())
         if not known:
             sync_folder(folder)
-    except OSError as error:
-        raise UserError(f"Cannot write the register {path}: {error.strerror or error}. {remedy(error)}") from error
 
 
 def _tag(key: Secret, head: str, content: Mapping[str, Any]) -> str:

@@ -17,10 +17,10 @@ from functools import cached_property
 from pathlib import Path
 
 from zetadp.account.book import recorded_runs
-from zetadp.account.exposure import Run, declared_together, distinct, noise_of, over_runs, promised
+from zetadp.account.exposure import Run, declared_together, distinct, guarantee_of, over_runs, promised
 from zetadp.accounting import composition
 from zetadp.accounting.composition import Exposure
-from zetadp.accounting.threat import NoiseSource, Unit
+from zetadp.accounting.threat import Unit
 from zetadp.base.epsilon import FALSE_ALARMS, LARGEST_EXPONENT
 from zetadp.base.validation import UserError, in_range
 
@@ -76,11 +76,10 @@ class Risk:
             raise UserError(f"Expected releases in {ledger}, found none.")
         if not all(run.private for run in runs):
             return cls(name or runs[-1].name, tuple(runs), (), "none")
-        delta, guarantee = min(run.delta for run in runs), "holds" if noise_of(runs) == NoiseSource.OS else "simulated"
-        exposures = over_runs(runs, delta, measure=promised).values()
+        exposures = over_runs(runs, min(run.delta for run in runs), measure=promised).values()
         # Which of several exposures is the weakest, only the accountant of declared releases says.
         relevant = _weakest(exposures) if declared_together(runs) else tuple(distinct(exposures))
-        return cls(name or runs[-1].name, tuple(runs), relevant, guarantee)
+        return cls(name or runs[-1].name, tuple(runs), relevant, guarantee_of(runs))
 
     @property
     def delta(self) -> float:

@@ -7,7 +7,6 @@ has its sentences and the text for readers. An infinite epsilon is the string ``
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from zetadp.account.attempts import Attempt, made_model, read_ledger
 from zetadp.account.declaration import MixedRows
 from zetadp.account.exposure import (
     Run,
@@ -25,6 +25,7 @@ from zetadp.account.exposure import (
     declared,
     declared_together,
     distinct,
+    guarantee_of,
     noise_of,
     over_runs,
     promised,
@@ -32,7 +33,6 @@ from zetadp.account.exposure import (
     seen_by,
     total,
 )
-from zetadp.account.ledger import Attempt, read_ledger
 from zetadp.account.offers import offer
 from zetadp.account.totals import Total
 from zetadp.accounting import composition
@@ -49,7 +49,6 @@ CURVE = (0.001, *FALSE_ALARMS, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Rates of false alarms at which a statement has points of its trade-off curve."""
 SMALL_DELTAS = (1e-5, 1e-6)
 RECORDS_OF_ONE_PERSON = (2, 6)
-_HEADER_BYTES = 8
 
 
 class Statement(dict[str, Any]):
@@ -80,7 +79,10 @@ class Statement(dict[str, Any]):
         write_text(text, self.text)
 
     def seal(self, run: RunFolder, card: str | None = None) -> None:
-        """Write the statement of a finished run, and its model's card if it has one, and seal the run's files."""
+        """Write the statement of a finished run, and its model's card if it has one, and seal the run's files.
+
+        The seal comes last: a run that is killed before has none, and whoever finds it writes all of this again.
+        """
         self.write(run.privacy, run.text)
         if card is not None:
             write_text(run.card, card)
@@ -124,7 +126,7 @@ def run_statement(
     content = {
         "kind": "run",
         "name": run.name,
-        "guarantee": "simulated" if run.private and unhidden else _guarantee([run]),
+        "guarantee": "simulated" if run.private and unhidden else guarantee_of([run]),
         "earlier_attempts": _with_earlier(run, earlier),
         "of_all_images": None if run.images is None else _of_all_images(run, run.images),
         "public": None if backbone is None else _words("public", unit, backbone),
@@ -164,11 +166,6 @@ def _rows(run: Run, rows: MixedRows) -> dict[str, Any]:
 def _of_all_images(run: Run, images: int) -> dict[str, Any]:
     """Return the cost of a run that draws single images, for a patient or record with all of its images."""
     return {"unit": run.unit, "images": images, "epsilon": _number(Total.of([run], run.delta).epsilon)}
-
-
-def cost_of_attempts(runs: Sequence[Run]) -> float:
-    """Return epsilon of all attempts of a run together, at the delta of the last one; infinite if one had no noise."""
-    return Total.of(runs, runs[-1].delta).epsilon
 
 
 def spent(privacy: Mapping[str, Any]) -> float:
@@ -225,32 +222,12 @@ def account_run(ledger: Path, model: Path, *, name: str) -> Statement:
         The model's weights are not checked: only what its file says of the ledger is read.
     """
     attempts = read_ledger(ledger)
-    if not attempts or head_in(model) not in attempts[-1].heads:
+    if not made_model(attempts[-1:], model):
         raise UserError(
             f"Expected {ledger} to record the run that made {model}, found another or none, or lines are missing at "
             f"its end. {offer('restore both files from one backup', 'train the model again')}"
         )
     return last_statement(attempts, name)
-
-
-def head_in(model: Path) -> str | None:
-    """Return the head of the ledger that a model's file names, without PyTorch, which takes seconds to import.
-
-    Raises
-    ------
-    UserError
-        If the file is missing, or its header is damaged. The weights are not checked.
-    """
-    try:
-        with model.open("rb") as file:
-            size = int.from_bytes(file.read(_HEADER_BYTES), "little")
-            header = file.read(min(size, model.stat().st_size))  # a damaged size may be beyond all memory
-        head = json.loads(json.loads(header)["__metadata__"]["content"]).get("ledger_head")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"Expected a model of a private run, found that {model} is missing or damaged: {error}."
-        ) from error
-    return None if head is None else str(head)
 
 
 def last_statement(attempts: Sequence[Attempt], name: str) -> Statement:
@@ -304,7 +281,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     summed = [run.name for run in private if run.sums]
     unmasked = {"runs": summed, "epsilon": _number(Total.of(private, delta, unmasked=True).epsilon)} if summed else None
     by_image = [run.name for run in private if run.images]
-    guarantee = _guarantee(runs)
+    guarantee = guarantee_of(runs)
     stated = "none" if broken else guarantee
     content = {
         "kind": "total",
@@ -517,13 +494,6 @@ def _node(history: NodeHistory, total: Exposure, run: Run, *, summed: bool) -> d
 
 def _mechanisms(exposure: Exposure) -> list[dict[str, Any]]:
     return [{**kind.values(), "releases": count} for kind, count in composition.ordered(exposure)]
-
-
-def _guarantee(runs: Sequence[Run]) -> str:
-    """Return ``none`` if no run had noise, ``simulated`` if the noise of any came from a seed, or else ``holds``."""
-    if not any(run.private for run in runs):
-        return "none"
-    return "simulated" if noise_of(runs) == NoiseSource.SEEDED else "holds"
 
 
 def _number(value: float) -> float | str:

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtr
 
+from zetadp.account.attempts import Attempt, LostError, made_model, read_ledger
 from zetadp.account.book import Book, ledger_files
 from zetadp.account.exposure import condition_of, distinct, over_runs, runs_of, seen_by
-from zetadp.account.ledger import Attempt, LostError, read_ledger
 from zetadp.account.register import REGISTER
-from zetadp.account.statement import Statement, head_in, last_statement, spent
+from zetadp.account.statement import Statement, last_statement, spent
 from zetadp.base.differences import differences
 from zetadp.base.epsilon import LARGEST_EXPONENT, rounded_up
 from zetadp.base.runfolder import RunFolder
@@ -246,7 +246,7 @@ def _as_named(run: RunFolder, attempts: Sequence[Attempt]) -> None:
 
 
 def _of_ledger(run: RunFolder, attempts: Sequence[Attempt]) -> None:
-    if head_in(run.model) not in attempts[-1].heads:
+    if not made_model(attempts[-1:], run.model):
         raise UserError("the ledger is another one, or lines are missing at its end")
 
 

@@ -49,7 +49,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.accounting import composition
 from zetadp.accounting.composition import Exposure
 from zetadp.accounting.kinds import NoisySum, sampled_loss

@@ -63,12 +63,21 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only folder or a limited file system into a `UserError` that names the file."""
+def writing(path: Path, consequence: str = "") -> Iterator[None]:
+    """Turn a full disk, a read-only folder or a limited file system into a `UserError` that names the file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    consequence
+        Sentence on what follows from the error, for the message.
+    """
     try:
         yield
     except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror or error}. {remedy(error)}") from error
+        sentences = filter(None, [f"Cannot write {path}: {error.strerror or error}.", consequence, remedy(error)])
+        raise UserError(" ".join(sentences)) from error
 
 
 _NOT_SUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK}

@@ -195,8 +195,9 @@ def permit(
     zetadp permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl
     zetadp permit runs/mine --yes
     """
+    from zetadp.account.attempts import read_ledger
     from zetadp.account.budget import cost_of_another
-    from zetadp.account.ledger import Ledger, read_ledger
+    from zetadp.account.ledger import Ledger
     from zetadp.account.offers import KEEP_RESULTS, offer
 
     file = RunFolder(file).live_ledger or file

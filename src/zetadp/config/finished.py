@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zetadp.account.ledger import permitted_attempts, protected_attempts, read_ledger
+from zetadp.account.attempts import permitted_attempts, protected_attempts, read_ledger
 from zetadp.account.offers import offer
 from zetadp.base.differences import differences
 from zetadp.base.runfolder import RunFolder

@@ -20,15 +20,12 @@ from torch import Tensor
 
 from zetadp.account.ledger import Ledger
 from zetadp.account.register import BrokenChainError
-from zetadp.accounting import composition
 from zetadp.accounting.events import Event
-from zetadp.accounting.threat import condition
-from zetadp.base.epsilon import rounded_up
 from zetadp.base.logs import is_milestone
 from zetadp.base.storage import make_folder
 from zetadp.base.validation import UserError, counted
 from zetadp.hospitals.health import Health
-from zetadp.hospitals.ledgers import Mirror, copies_of, heads_elsewhere, note_identities
+from zetadp.hospitals.ledgers import Mirror, copies_of, heads_elsewhere, note_identities, spent_so_far
 from zetadp.hospitals.masks import Place
 from zetadp.hospitals.protocol import (
     Answer,
@@ -170,11 +167,8 @@ class Coordinator:
         rounds = self.plan.training.rounds
         self.health.round.set(done)
         if is_milestone(done, rounds):
-            spent = max(self._spent(name) for name in self.names)
-            logger.info(
-                "round %d of %d is done; epsilon spent so far %s per %s, at delta %g%s",
-                *(done, rounds, rounded_up(spent), self.plan.protects, self.plan.delta, condition(self.plan.masked)),
-            )
+            spent = spent_so_far(self.plan, *(mirror.attempts for mirror in self.mirrors.values()))
+            logger.info("round %d of %d is done; %s", done, rounds, spent)
 
     def discard(self, before: int) -> None:
         """Do nothing: requests report the last checkpoint to the nodes, which store the messages."""
@@ -185,10 +179,6 @@ class Coordinator:
             if name not in self._recorded:
                 logger.warning("%s was never there; it is counted as if it had been", name)
                 self.ledger.record([self.plan.event(name, 0)] * (1 if self.plan.masked else 2))
-
-    def _spent(self, name: str) -> float:
-        """Return epsilon of the releases in a node's ledger, over all attempts that this server has seen."""
-        return composition.epsilon(composition.compose(self.mirrors[name].releases), self.plan.delta)
 
     def _round(self, number: int) -> tuple[Tensor, list[str]]:
         """Return the updates of a round in the order of the plan, which are all in the ledger, and the missing nodes.

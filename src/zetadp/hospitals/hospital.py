@@ -6,30 +6,26 @@ of its ledger, which hold public constants. It never sends a count, a loss, a ti
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from zetadp.account.attempts import LostError, heads_of, read_ledger
 from zetadp.account.book import ledger_files
-from zetadp.account.budget import CapError
-from zetadp.account.ledger import Ledger, LostError, read_ledger
-from zetadp.accounting import composition
-from zetadp.accounting.threat import condition
-from zetadp.base.epsilon import rounded_up
+from zetadp.account.budget import CapError, begin_attempt
+from zetadp.account.ledger import Ledger
 from zetadp.base.logs import is_milestone
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError, counted
 from zetadp.hospitals.health import Health
-from zetadp.hospitals.ledgers import signed_head
+from zetadp.hospitals.ledgers import head_of, signed_head, spent_so_far
 from zetadp.hospitals.masks import FreshValue, Masking, Place, Try, UnsafeTryError, fresh_value
 from zetadp.hospitals.participant import Participant, cap_is_a_setting
 from zetadp.hospitals.protocol import (
@@ -214,12 +210,8 @@ class Hospital:
         self.health.tries.inc()
         if not is_milestone(number + 1, rounds):
             return
-        releases = [event for attempt in read_ledger(self.participant.ledger) for event in attempt.releases()]
-        spent = rounded_up(composition.epsilon(composition.compose(releases), self.plan.delta))
-        logger.info(
-            "round %d of %d is recorded; epsilon spent so far %s per %s, at delta %g%s",
-            *(number + 1, rounds, spent, self.plan.protects, self.plan.delta, condition(self.plan.masked)),
-        )
+        spent = spent_so_far(self.plan, read_ledger(self.participant.ledger))
+        logger.info("round %d of %d is recorded; %s", number + 1, rounds, spent)
         self.is_finished = number + 1 == rounds
         if self.is_finished:
             logger.info(
@@ -287,7 +279,8 @@ class Hospital:
         """Refuse if the ledger has lost lines; start a new attempt if the server did and it is permitted."""
         if request.head and not ledger.ever_knew(request.head):
             raise _RefusedError(Reason.LEDGER)
-        if lost := set(request.seen) - _heads(self.participant.ledger.parent):
+        ledgers = map(read_ledger, ledger_files(self.participant.ledger.parent))
+        if lost := set(request.seen).difference(*map(heads_of, ledgers)):
             logger.error(
                 "the ledgers in %s lack lines that the server has seen in an earlier training: an older copy was put "
                 "back. Restore the newest copy; no total can be computed from this one. The line that is missing has "
@@ -304,9 +297,7 @@ class Hospital:
         spare = self.settings.attempts - len(ledger.attempts)
         if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
-        cap = self.participant.cap
-        with nullcontext(declaration) if cap is None else cap.starting(ledger.path, declaration, spare) as declared:
-            ledger.start(declared)
+        begin_attempt(ledger, declaration, self.participant.cap, attempts=spare)
 
 
 def _refuse_repetition(outbox: Outbox, number: int, weights: Tensor) -> None:
@@ -331,17 +322,12 @@ class _RefusedError(Exception):
         self.reason = reason
 
 
-def _heads(folder: Path) -> set[str]:
-    """Return every head that a ledger in a folder has had."""
-    return {head for path in ledger_files(folder) for attempt in read_ledger(path) for head in attempt.heads}
-
-
 def _lines_after(path: Path, head: str) -> tuple[str, ...]:
     """Return the lines of a ledger after the one with a certain head; all of them where no head is given."""
     lines = tuple(path.read_text(encoding="utf-8").splitlines())
     if not head:
         return lines
-    heads: list[Any] = [json.loads(line)["chain"] for line in lines]
+    heads = [head_of(line) for line in lines]
     return lines[heads.index(head) + 1 :]
 
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
+from zetadp.account.attempts import Attempt, heads_of, releases_of, take_lines
 from zetadp.account.book import Book
-from zetadp.account.ledger import Attempt, take_lines
 from zetadp.account.register import START, BrokenChainError
 from zetadp.account.verification import Check, checked
+from zetadp.accounting import composition
 from zetadp.accounting.events import Event
+from zetadp.accounting.threat import condition
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, sync_folder, write_json, writing
 from zetadp.base.validation import UserError, counted
 from zetadp.hospitals.certificates import check_signature, read_public_key, signature
+from zetadp.training.plan import Plan
 
 IDENTITIES = "identities.json"
 """File next to the copies of the nodes' ledgers."""
@@ -40,7 +44,7 @@ class Mirror:
     head
         Head of the chain so far.
     attempts
-        The attempts in the lines so far, as `zetadp.account.ledger.read_ledger` returns them.
+        The attempts in the lines so far, as `zetadp.account.attempts.read_ledger` returns them.
 
     Raises
     ------
@@ -80,9 +84,9 @@ class Mirror:
         UserError
             If the disk is full or read-only.
         """
-        heads = {START, self.head}.union(*(attempt.heads for attempt in self.attempts))
+        heads = {START, self.head} | heads_of(self.attempts)
         count = 0  # lines shown before: a head stands for its line and for all before it
-        while count < len(lines) and _head_of(lines[count]) in heads:
+        while count < len(lines) and head_of(lines[count]) in heads:
             count += 1
         if count == len(lines):
             return
@@ -95,16 +99,18 @@ class Mirror:
                 os.fsync(file.fileno())
             sync_folder(self.path.parent)
 
-    @property
-    def releases(self) -> list[Event]:
-        """Every release in the ledger, of all attempts."""
-        return [event for attempt in self.attempts for event in attempt.releases()]
-
     def of_attempt(self, identity: str) -> list[Event]:
         """Return the releases that the node has recorded for the server's present attempt, in their order."""
         if not self.attempts or self.attempts[-1].declaration.federation != identity:
             return []
         return self.attempts[-1].releases()
+
+
+def spent_so_far(plan: Plan, *ledgers: Iterable[Attempt]) -> str:
+    """Return in words what nodes' ledgers record, over all attempts, for a unit of the node that is most exposed."""
+    exposures = (composition.compose(releases_of(attempts)) for attempts in ledgers)
+    spent = rounded_up(max(composition.epsilon(exposure, plan.delta) for exposure in exposures))
+    return f"epsilon spent so far {spent} per {plan.protects}, at delta {plan.delta:g}{condition(plan.masked)}"
 
 
 def copies_of(ledger: Path) -> Path:
@@ -141,7 +147,7 @@ def heads_elsewhere(folder: Path, identity: str) -> list[str]:
     return [head for head in heads if head]
 
 
-def _head_of(line: str) -> str | None:
+def head_of(line: str) -> str | None:
     """Return the head that a line names, if it is a line of a chain."""
     try:
         head = json.loads(line)["chain"]
@@ -175,16 +181,13 @@ def check_ledger(ledger: Path, key: Path, head: str | None = None) -> list[Check
     if not ledger.is_file():
         raise UserError(f"Expected a ledger (.jsonl), found no file {ledger}.")
     public, attempts = read_public_key(key), Book.of(ledger).ledgers[ledger]
-    count = sum(len(attempt.releases()) for attempt in attempts)
     checks = [
-        Check(f"the chain of {ledger} is unbroken, {counted(count, 'release')}"),
+        Check(f"the chain of {ledger} is unbroken, {counted(len(releases_of(attempts)), 'release')}"),
         checked(f"{key} signed the last line of {ledger}", _signed, attempts, public),
     ]
     if head is not None:
-        is_in_chain = any(head in attempt.heads for attempt in attempts)
-        fault = (
-            "" if is_in_chain else f"{head} is not a head of it: an older copy was put back, or it is another ledger"
-        )
+        missing = f"{head} is not a head of it: an older copy was put back, or it is another ledger"
+        fault = "" if head in heads_of(attempts) else missing
         checks.append(Check(f"{ledger} holds the head that was noted elsewhere", fault))
     return checks
 

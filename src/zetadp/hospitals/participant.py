@@ -20,11 +20,11 @@ from typing import Any, Self
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import Book
 from zetadp.account.budget import Cap, CapError, check_unit
 from zetadp.account.declaration import Declaration, Series
 from zetadp.account.exposure import condition_of, declared_run, total
-from zetadp.account.ledger import read_ledger
 from zetadp.account.offers import ANOTHER_NAME, plan_difference
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json

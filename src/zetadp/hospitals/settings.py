@@ -10,11 +10,10 @@ from typing import Annotated, ClassVar, Self
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
+from zetadp.account.attempts import made_model, read_ledger
 from zetadp.account.budget import Cap
 from zetadp.account.declaration import Series
-from zetadp.account.ledger import read_ledger
 from zetadp.account.offers import ANOTHER_NAME, plan_difference
-from zetadp.account.statement import head_in
 from zetadp.base.epsilon import Delta
 from zetadp.base.reading import read_file
 from zetadp.base.validation import Checked, Count, Device, NotNegative, Positive, UserError, Within
@@ -205,8 +204,7 @@ class ServerSettings(SiteSettings):
         """Whether this plan was trained to its end: its last attempt made the model, and no checkpoint remains."""
         if not (self.model.exists() and self.ledger_file.exists()) or self.checkpoint.exists():
             return False
-        last = read_ledger(self.ledger_file)[-1:]
-        return any(head_in(self.model) in attempt.heads for attempt in last)
+        return made_model(read_ledger(self.ledger_file)[-1:], self.model)
 
     def check_files(self) -> None:
         """Refuse files of another training: its ledger would count this one too, and its model would be lost.
@@ -234,7 +232,7 @@ class ServerSettings(SiteSettings):
                 f"{ANOTHER_NAME}, and name other files for each training: ledger_file, checkpoint, model, history and "
                 "ledger. Nothing was released."
             )
-        if self.model.exists() and not any(head_in(self.model) in attempt.heads for attempt in attempts):
+        if self.model.exists() and not made_model(attempts, self.model):
             raise UserError(
                 f"model: Expected a new file, found {self.model}, which does not come from {self.ledger_file} and "
                 "would be overwritten. Name other files for each training: model, history and ledger."

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch import nn
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import Book, note_people
-from zetadp.account.ledger import read_ledger
 from zetadp.account.offers import SAME_SETTINGS, offer, plan_difference
 from zetadp.account.register import REGISTER, Secret
 from zetadp.account.statement import Statement, last_statement

@@ -13,9 +13,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import note_people
 from zetadp.account.budget import Cap
-from zetadp.account.ledger import check_ledger_name, read_ledger
+from zetadp.account.ledger import check_ledger_name
 from zetadp.account.statement import Statement, last_statement
 from zetadp.accounting.threat import CENTRAL_HOLDER, NoiseSource
 from zetadp.base.calls import checked_calls

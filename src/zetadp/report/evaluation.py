@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from zetadp.account.ledger import LostError, read_ledger
+from zetadp.account.attempts import LostError, read_ledger
 from zetadp.account.statement import account_run
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json, write_json, written_whole

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from zetadp.account.budget import Cap, check_permitted
+from zetadp.account.budget import Cap, begin_attempt, check_permitted
 from zetadp.account.declaration import Declaration, Series
 from zetadp.account.ledger import Ledger
 from zetadp.account.offers import START_OVER, offer
@@ -166,15 +165,14 @@ class RunFiles:
                 if self.cap is not None:
                     self.cap.continuing(ledger.path)
                 receiver.load(saved.state)
-                ledger.resume(saved.round, None if self.cap is None else asdict(self.cap))
+                ledger.resume(saved.round, self.cap)
                 logger.info("continuing after round %d of an interrupted run", saved.round)
                 return saved
             logger.info("the checkpoint %s belongs to another run; starting from the first round", self.checkpoint)
         if self.once:
             check_permitted(ledger, declaration)
         declared = replace(declaration, series=self.series, data=self.data or None)
-        with nullcontext(declared) if self.cap is None else self.cap.starting(ledger.path, declared) as described:
-            ledger.start(described, draws)
+        begin_attempt(ledger, declared, self.cap, draws=draws)
         self.remove_messages()
         return run
 

@@ -131,6 +131,7 @@ class LocalHolders:
                 "Make new ones with LocalHolders: a run continues from its checkpoint, not from a network in memory."
             )
         self._begun = True
+        # Not where a server begins: what its ledger records was released already.
         if files.cap is not None:
             ledger.before_record = partial(files.cap.check_again, ledger)
         declaration, secret = self.parts.declaration(), Secret.of(files.ledger.parent)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.exposure import runs_of
-from zetadp.account.ledger import read_ledger
-from zetadp.account.statement import cost_of_attempts
+from zetadp.account.totals import Total
 from zetadp.accounting.threat import NOISE_SOURCES, Threat
 from zetadp.base.epsilon import Delta, Target
 from zetadp.base.randomness import Purpose, stream
@@ -303,7 +303,7 @@ def save_model(
     if trained.released is not None:
         tensors[RELEASED] = trained.released
     how, attempts = plan.training, runs_of(ledger, read_ledger(ledger))
-    spent = cost_of_attempts(attempts) if len(attempts) > 1 else math.inf
+    spent = Total.of(attempts, attempts[-1].delta).epsilon if len(attempts) > 1 else math.inf
     about = TrainedOn(
         plan.cohort,
         plan.protects,

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 from ledger_builder import DECLARATION, DELTA, EVENT, FILTER, HEADER, KIND, ROUNDS, declared, index, record
 
+from zetadp.account.attempts import FORMAT, read_ledger
 from zetadp.account.book import Book, claim, note_people, recorded_runs
 from zetadp.account.budget import Cap, CapError, check_permitted
+from zetadp.account.declaration import Limit
 from zetadp.account.exposure import total
-from zetadp.account.ledger import FORMAT, Ledger, read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.account.register import START, BrokenChainError, Link, Register, Secret, note
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
@@ -327,7 +329,7 @@ def test_the_command_prints_the_pair_of_the_limit_under_which_runs_began(tmp_pat
     assert f"spent so far: epsilon {rounded_up(FILTER[2])} at delta 0.001, in 2 runs" in printed
     assert "The promise is epsilon 4 at delta 0.001, the limit that was set before the first run." in printed
     with Ledger(tmp_path / "b.jsonl") as ledger:
-        ledger.resume(ROUNDS, {"epsilon": 5.0, "delta": DELTA})  # the limit was raised meanwhile
+        ledger.resume(ROUNDS, Limit(5.0, DELTA))  # the limit was raised meanwhile
     assert main(["budget", str(tmp_path)]) == 0
     assert "is not a promise" in capsys.readouterr().out
 

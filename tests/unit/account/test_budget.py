@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from ledger_builder import COST, DECLARATION, DELTA, EVENT, FILTER, KIND, ROUNDS, record
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import Book
 from zetadp.account.budget import Cap, CapError
 from zetadp.account.exposure import declared_run, total
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.accounting import composition
 from zetadp.accounting.events import Event
 from zetadp.accounting.kinds import NoisySum

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from ledger_builder import DECLARATION, declared, poisson
 
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.attempts import read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.account.register import Link
 from zetadp.accounting.events import Event
 from zetadp.base.validation import UserError

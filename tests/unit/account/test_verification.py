@@ -19,7 +19,8 @@ from hospitals.sites import sums_plan
 from ledger_builder import record
 
 import zetadp
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.attempts import read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.account.register import START, Link, follow
 from zetadp.account.statement import account_run, last_statement
 from zetadp.account.verification import recomputed_epsilon, verify_run

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import scipy
 
+from zetadp.account.attempts import Attempt
 from zetadp.account.exposure import Run, run_of, seen_by
-from zetadp.account.ledger import Attempt
 from zetadp.accounting import composition
 from zetadp.accounting.laws import kind_of
 from zetadp.base.randomness import Purpose, stream

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from zetadp.account.attempts import Attempt
 from zetadp.account.declaration import Series
 from zetadp.account.exposure import Run, declared_run, over_runs, run_of, total
-from zetadp.account.ledger import Attempt
 from zetadp.account.risk import Risk
 from zetadp.account.statement import does_not_cover, run_statement, total_statement
 from zetadp.accounting import composition, gaussian

@@ -12,8 +12,8 @@ from scipy.stats import binom, norm
 from training_builder import TINY, Held, items_each, records, train_run
 
 import zetadp.training.round
+from zetadp.account.attempts import read_ledger
 from zetadp.account.exposure import Run, over_runs, run_of
-from zetadp.account.ledger import read_ledger
 from zetadp.account.statement import run_statement, total_statement
 from zetadp.accounting import composition, gaussian
 from zetadp.accounting.events import Event, histories

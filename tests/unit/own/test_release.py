@@ -11,7 +11,7 @@ import torch
 from flat_calls import private, release
 
 import zetadp
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.accounting import composition
 from zetadp.base.validation import UserError
 from zetadp.cli.commands import main

@@ -22,7 +22,7 @@ from commanded import ended, said
 from flat_calls import private
 
 import zetadp
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.accounting import composition
 from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.logs import PACE_SECONDS

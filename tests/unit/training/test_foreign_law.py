@@ -16,8 +16,8 @@ from mutants.stub import releases_seen
 from own_package import LAW
 from training_builder import CLASSES, CLASSIFICATION, TINY, records
 
+from zetadp.account.attempts import read_ledger
 from zetadp.account.book import recorded_runs
-from zetadp.account.ledger import read_ledger
 from zetadp.account.risk import Risk
 from zetadp.account.statement import last_statement, total_statement
 from zetadp.accounting.composition import epsilon

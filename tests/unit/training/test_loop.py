@@ -11,7 +11,7 @@ from torch.nn import functional
 from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, records, train_run
 
 import zetadp.training.progress
-from zetadp.account.ledger import read_ledger
+from zetadp.account.attempts import read_ledger
 from zetadp.accounting.threat import Sums
 from zetadp.base.epsilon import Target
 from zetadp.base.randomness import Purpose, stream

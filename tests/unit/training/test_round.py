@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from training_builder import CLASSES, SIZE, TINY, network, records
 
 import zetadp.training.round as rounds
-from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.account.attempts import read_ledger
+from zetadp.account.ledger import Ledger
 from zetadp.accounting import seeded_noise
 from zetadp.base.tensors import Layout, keep_until_read, same_stream, side_stream
 from zetadp.base.validation import UserError
