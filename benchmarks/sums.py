@@ -23,8 +23,9 @@ from zetadp.accounting.threat import MASKED_SUMS, Sums
 from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
 from zetadp.base.storage import write_text
-from zetadp.hospitals.masks import CURVE, Masking, Member, Place, Roster, Try, fresh_value
+from zetadp.hospitals.masks import Masking, Place, Try, fresh_value
 from zetadp.hospitals.protocol import decode, encode
+from zetadp.hospitals.roster import CURVE, Member, Roster
 from zetadp.mechanism.exact import rounded_normal
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.provenance import origin

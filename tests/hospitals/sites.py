@@ -16,9 +16,9 @@ from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
 from zetadp.hospitals.coordinator import Coordinator
 from zetadp.hospitals.hospital import Hospital
-from zetadp.hospitals.masks import CURVE, Member, Roster
 from zetadp.hospitals.participant import Participant
 from zetadp.hospitals.protocol import Answer, Refusal, Request
+from zetadp.hospitals.roster import CURVE, Member, Roster
 from zetadp.hospitals.server import SummingCoordinator
 from zetadp.hospitals.settings import HospitalSettings
 from zetadp.mri.decathlon import SEQUENCES

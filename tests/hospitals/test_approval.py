@@ -27,8 +27,8 @@ from zetadp.cli.commands import command_line
 from zetadp.hospitals import node
 from zetadp.hospitals.certificates import make_credentials, make_node_key, read_node_key
 from zetadp.hospitals.kit import invitation, write_kits
-from zetadp.hospitals.masks import Member, Roster
 from zetadp.hospitals.participant import Participant, agreement_file, make_member
+from zetadp.hospitals.roster import Member, Roster
 from zetadp.hospitals.settings import HospitalSettings, ServerSettings
 from zetadp.training.plan import Plan
 from zetadp.training.public import Public

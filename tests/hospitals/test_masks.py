@@ -16,19 +16,11 @@ from hospitals.sites import make_plan
 from zetadp.accounting.threat import MASKED_SUMS, Sums
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
-from zetadp.hospitals import masks as masks_module
+from zetadp.hospitals import roster as roster_module
 from zetadp.hospitals.certificates import signature
-from zetadp.hospitals.masks import (
-    CURVE,
-    Masking,
-    Member,
-    Place,
-    Roster,
-    Try,
-    UnsafeTryError,
-    fresh_value,
-)
+from zetadp.hospitals.masks import Masking, Place, Try, UnsafeTryError, fresh_value
 from zetadp.hospitals.protocol import encode
+from zetadp.hospitals.roster import CURVE, Member, Roster
 from zetadp.training.plan import Plan
 
 SIZE = 1 << 16
@@ -239,7 +231,7 @@ def test_names_that_differ_in_capitals_alone_are_refused(tmp_path):
     content = PLAN.to_json()
     content["nodes"][1]["name"] = "NODE-01"
     write_json(tmp_path / "plan.json", content)
-    write_json(tmp_path / "roster.json", {"purpose": masks_module.ROSTER, "members": [], "plan": content})
+    write_json(tmp_path / "roster.json", {"purpose": roster_module.ROSTER, "members": [], "plan": content})
     for read in (lambda: Plan.read(tmp_path / "plan.json"), lambda: Roster.read(tmp_path / "roster.json")):
         with pytest.raises(UserError, match=said):
             read()

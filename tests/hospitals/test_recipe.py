@@ -12,8 +12,8 @@ from commanded import said
 from ledger_builder import record
 
 from zetadp.cli.commands import command_line
-from zetadp.hospitals.masks import Roster
 from zetadp.hospitals.participant import Participant
+from zetadp.hospitals.roster import Roster
 from zetadp.hospitals.settings import HospitalSettings, ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"

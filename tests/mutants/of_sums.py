@@ -266,7 +266,7 @@ def fresh_value_kept_until_the_answer(original, self, request):
     return reply
 
 
-@replacement(f"{MASKS}:Roster.least", check_a_hospital_takes_part_in_no_unsafe_try)
+@replacement("zetadp.hospitals.roster:Roster.least", check_a_hospital_takes_part_in_no_unsafe_try)
 def fewest_members_left_to_the_server(_):
     return property(lambda self: 2)
 

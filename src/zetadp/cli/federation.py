@@ -12,7 +12,7 @@ from zetadp.cli.arguments import SERVER, log_to_terminal, print_now
 
 if TYPE_CHECKING:
     from zetadp.hospitals.health import Health
-    from zetadp.hospitals.masks import Roster
+    from zetadp.hospitals.roster import Roster
     from zetadp.training.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ def roster(
     --------
     zetadp federation roster plan.json node-01.member.json node-02.member.json node-03.member.json
     """
-    from zetadp.hospitals.masks import Roster
+    from zetadp.hospitals.roster import Roster
     from zetadp.training.plan import Plan
 
     agreed = Roster.from_files(Plan.read(plan), members)

@@ -18,7 +18,7 @@ from zetadp.base.epsilon import percent_up, rounded_up
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError, counted, shown
 from zetadp.hospitals.certificates import checked_server, fingerprint
-from zetadp.hospitals.masks import Roster
+from zetadp.hospitals.roster import Roster
 from zetadp.hospitals.settings import HospitalSettings
 from zetadp.training.plan import NodeConstants, Plan
 from zetadp.training.promise import OWN_DELTA, promise_of

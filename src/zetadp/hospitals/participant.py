@@ -30,7 +30,7 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.validation import UserError, counted, shown
 from zetadp.hospitals.certificates import Credentials, check_signature, make_private_key, read_node_key, signature
-from zetadp.hospitals.masks import Member, Roster, read_terms
+from zetadp.hospitals.roster import Member, Roster, read_terms
 from zetadp.hospitals.settings import HospitalSettings
 from zetadp.mri.decathlon import PATIENT_KEY
 from zetadp.training.plan import Plan

@@ -23,8 +23,9 @@ from zetadp.base.validation import needs_a_person
 from zetadp.hospitals.certificates import Credentials
 from zetadp.hospitals.coordinator import Coordinator
 from zetadp.hospitals.health import Health
-from zetadp.hospitals.masks import FreshValue, Place, Roster, Try, UnsafeTryError, check_value
+from zetadp.hospitals.masks import FreshValue, Place, Try, UnsafeTryError, check_value
 from zetadp.hospitals.protocol import Answer, Refusal, encode, longest_message
+from zetadp.hospitals.roster import Roster
 from zetadp.hospitals.settings import ServerSettings
 from zetadp.hospitals.superlink import SuperLink
 from zetadp.training.assembly import Assembly

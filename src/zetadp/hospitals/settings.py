@@ -18,7 +18,7 @@ from zetadp.base.epsilon import Delta
 from zetadp.base.reading import read_file
 from zetadp.base.validation import Checked, Count, Device, NotNegative, Positive, UserError, Within
 from zetadp.hospitals.certificates import read_public_key
-from zetadp.hospitals.masks import Roster, read_terms
+from zetadp.hospitals.roster import Roster, read_terms
 from zetadp.training.plan import Plan
 from zetadp.training.promise import OWN_DELTA
 from zetadp.training.settings import Patience
