@@ -6,7 +6,6 @@ has its sentences and the text for readers. An infinite epsilon is the string ``
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,10 +19,7 @@ from zetadp.account.attempts import Attempt, made_model, read_ledger
 from zetadp.account.declaration import MixedRows
 from zetadp.account.exposure import (
     Run,
-    accountant,
     common_unit,
-    declared,
-    declared_together,
     distinct,
     guarantee_of,
     noise_of,
@@ -31,24 +27,17 @@ from zetadp.account.exposure import (
     promised,
     runs_of,
     seen_by,
-    total,
 )
+from zetadp.account.figures import basis_of, curve_of, figures_of, figures_of_node, number, worst_epsilon
 from zetadp.account.offers import offer
 from zetadp.account.totals import Total
 from zetadp.accounting import composition
-from zetadp.accounting.composition import Exposure
-from zetadp.accounting.events import NodeHistory
 from zetadp.accounting.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, NoiseSource, Unit
 from zetadp.base.epsilon import FALSE_ALARMS, rounded_up
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import write_json, write_text
 from zetadp.base.templates import template
 from zetadp.base.validation import UserError, counted
-
-CURVE = (0.001, *FALSE_ALARMS, 0.2, 0.3, 0.5, 0.7, 0.9)
-"""Rates of false alarms at which a statement has points of its trade-off curve."""
-SMALL_DELTAS = (1e-5, 1e-6)
-RECORDS_OF_ONE_PERSON = (2, 6)
 
 
 class Statement(dict[str, Any]):
@@ -140,9 +129,9 @@ def run_statement(
             "epsilon_single_messages": alone and alone["epsilon"],
         },
         "delta": delta,
-        "target_epsilon": _number(target_epsilon),
-        **_figures([replace(run, images=None)], unit, delta, apart),
-        "epsilon_rdp": _number(max(composition.epsilon_rdp(total, delta) for total in kinds)),
+        "target_epsilon": number(target_epsilon),
+        **figures_of([replace(run, images=None)], unit, delta, apart),
+        "epsilon_rdp": number(max(composition.epsilon_rdp(total, delta) for total in kinds)),
         "rounds": {
             "declared": run.declared_rounds,
             "happened": max(history.rounds for history in run.nodes.values()),
@@ -150,7 +139,9 @@ def run_statement(
         },
         **({} if run.mixed_rows is None else {"rows": _rows(run, run.mixed_rows)}),
         "audiences": audiences,
-        "nodes": {node: _node(history, totals[node], run, summed=summed) for node, history in run.nodes.items()},
+        "nodes": {
+            node: figures_of_node(history, totals[node], run, summed=summed) for node, history in run.nodes.items()
+        },
         "covers": _list("covers", unit, rows),
         "does_not_cover": does_not_cover(unit, summed=summed, rows=rows),
     }
@@ -165,10 +156,10 @@ def _rows(run: Run, rows: MixedRows) -> dict[str, Any]:
 
 def _of_all_images(run: Run, images: int) -> dict[str, Any]:
     """Return the cost of a run that draws single images, for a patient or record with all of its images."""
-    return {"unit": run.unit, "images": images, "epsilon": _number(Total.of([run], run.delta).epsilon)}
+    return {"unit": run.unit, "images": images, "epsilon": number(Total.of([run], run.delta).epsilon)}
 
 
-def spent(privacy: Mapping[str, Any]) -> float:
+def leading_epsilon(privacy: Mapping[str, Any]) -> float:
     """Return what a run has cost with all of its attempts: the figure that leads on every page about the run.
 
     Where single images are drawn, it is the cost of one image in the last attempt, as the statement says.
@@ -193,12 +184,12 @@ def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
     seeded = sum(attempt.private and attempt.noise == NoiseSource.SEEDED for attempt in earlier)
     content: dict[str, Any] = {
         "number": len(earlier),
-        "epsilon_together": _number(together.epsilon),
+        "epsilon_together": number(together.epsilon),
         "seeded": seeded,
         "trade_off": None
         if together.epsilon == math.inf
-        else _curve(runs, over_runs(runs, run.delta, measure=promised), run.unit),
-        **_basis(together),
+        else curve_of(runs, over_runs(runs, run.delta, measure=promised), run.unit),
+        **basis_of(together),
     }
     if any(attempt.images for attempt in runs):
         content["counted"] = f"all images of a {run.unit} together"
@@ -277,9 +268,9 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     delta = min(run.delta for run in runs)
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private]
-    together = {"runs": len(private), **_figures(private, unit, delta)}
+    together = {"runs": len(private), **figures_of(private, unit, delta)}
     summed = [run.name for run in private if run.sums]
-    unmasked = {"runs": summed, "epsilon": _number(Total.of(private, delta, unmasked=True).epsilon)} if summed else None
+    unmasked = {"runs": summed, "epsilon": number(Total.of(private, delta, unmasked=True).epsilon)} if summed else None
     by_image = [run.name for run in private if run.images]
     guarantee = guarantee_of(runs)
     stated = "none" if broken else guarantee
@@ -367,135 +358,12 @@ def _sentences() -> Any:  # noqa: ANN401  (macros of a template)
     return template(Path(__file__).parent / "templates/statement.j2", filters).module
 
 
-def _basis(total: Total) -> dict[str, Any]:
-    """Return the entries of a statement on a total that is not a promise as a whole; none for one that is."""
-    if total.basis == "declared":
-        return {}
-    return {"basis": total.basis, "spent": _number(total.spent), "promise": str(total)}
-
-
-def _worst(exposures: Iterable[Exposure], delta: float, *, beforehand: bool) -> float:
-    return max(promised(exposure, delta, beforehand=beforehand) for exposure in exposures)
-
-
 def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
     seen = seen_by(run, audience)
     if seen is None:
         return None
-    epsilon = _worst(distinct(seen.values()), run.delta, beforehand=not run.repeated)
+    epsilon = worst_epsilon(distinct(seen.values()), run.delta, beforehand=not run.repeated)
     return {
-        "epsilon": _number(epsilon),
+        "epsilon": number(epsilon),
         "assumption": _words("audience", audience, run.sums, run.shares, bool(run.laws), bool(run.mixed_rows)),
     }
-
-
-def _figures(
-    runs: Sequence[Run], unit: Unit, delta: float, apart: Mapping[str, Exposure] | None = None
-) -> dict[str, Any]:
-    """Return the epsilons of runs together for the most exposed person, as servers see them, and what follows.
-
-    Statements of totals call the runs with noise ``private_rows``, after the rows of a table of results, and all runs
-    ``all_rows``.
-
-    Parameters
-    ----------
-    runs, unit, delta
-        The runs, and what their epsilons are for.
-    apart
-        Of a single run: exposures of its nodes that compose for a person with records at two of them.
-    """
-    if not runs:
-        nothing = dict.fromkeys(("accountant", "mu", "worst_node", "records_of_one_person", "trade_off"))
-        return {**nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
-    together = Total.of(runs, delta)
-    totals, beforehand = over_runs(runs, delta, measure=promised), together.basis == "declared"
-    costs = {node: promised(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
-    worst = max(costs, key=lambda node: costs[node])
-    mus = {node: composition.exact_mu(exposure) for node, exposure in totals.items()}
-    mu, smaller = mus[worst] if beforehand else None, [small for small in SMALL_DELTAS if small < delta]
-    return {
-        "epsilon": _number(together.epsilon),
-        **_basis(together),
-        "accountant": accountant(totals.values(), delta, beforehand=beforehand),
-        "mu": None if mu is None else _number(mu),
-        "worst_node": worst,
-        "nodes": {node: _number(value) for node, value in costs.items()},
-        # The worst node there may be another one.
-        "smaller_deltas": [
-            {"delta": small, "epsilon": _number(total(runs, small, measure=promised))} for small in smaller
-        ],
-        "records_of_one_person": None
-        if unit != "record"
-        else _records_of_one_person(apart or totals, delta, beforehand=beforehand, apart=apart is not None),
-        "trade_off": _curve(runs, totals, unit),
-    }
-
-
-def _curve(runs: Sequence[Run], totals: Mapping[str, Exposure], unit: Unit) -> dict[str, Any] | None:
-    """Return points of the trade-off curve of runs together, whose exposures are given by node; None if it is unknown.
-
-    No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for what was
-    chosen after earlier results, where the curve holds up to a limit only.
-    """
-    if any(run.images for run in runs) or not (declared_together(runs) and _follows_from_node(runs)):
-        return None
-    kinds = distinct(totals.values())
-    curves = [composition.trade_off(total, CURVE) for total in kinds]
-    return {
-        "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",
-        "false_alarms": list(CURVE),
-        "misses": [min(rates) for rates in zip(*curves, strict=True)],
-    }
-
-
-def _follows_from_node(runs: Sequence[Run]) -> bool:
-    """Return whether a patient's node in one division of the cohort determines the exposure over all runs.
-
-    If it does not, the worst exposure at one delta need not be the worst along the whole curve.
-    """
-    divisions = {run.division for run in runs}
-    kinds = [distinct(declared(history, run.declared_rounds) for history in run.nodes.values()) for run in runs]
-    return len(divisions) == 1 or all(len(of_run) == 1 for of_run in kinds)
-
-
-def _records_of_one_person(
-    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool, apart: bool
-) -> list[dict[str, Any]]:
-    """Return epsilon for a person behind several records, all on one node and, if asked for, two ``apart``."""
-    kinds = distinct(totals.values())
-    rows = [
-        {"records": records, "nodes": 1, "epsilon": max(
-            promised(composition.grouped(total, records), delta, beforehand=beforehand) for total in kinds
-        )}
-        for records in RECORDS_OF_ONE_PERSON
-    ]  # fmt: skip
-    pairs = [composition.compose(first, second) for first, second in itertools.combinations(totals.values(), 2)]
-    if apart and pairs:
-        rows.append({"records": 2, "nodes": 2, "epsilon": _worst(distinct(pairs), delta, beforehand=beforehand)})
-    return [{**row, "epsilon": _number(row["epsilon"])} for row in rows]
-
-
-def _node(history: NodeHistory, total: Exposure, run: Run, *, summed: bool) -> dict[str, Any]:
-    """Return the constants and releases of a node, and their cost as the server sees it."""
-    in_sum = {"in_the_sum": _mechanisms(total)} if summed else {}
-    mu = composition.exact_mu(total)
-    return {
-        "population": history.population,
-        "expected": history.expected,
-        "clip": _number(history.clip),
-        "rounds": history.rounds,
-        "mechanisms": _mechanisms(history.mechanisms),
-        **in_sum,
-        "epsilon": _number(promised(total, run.delta, beforehand=not run.repeated)),
-        "epsilon_rdp": _number(composition.epsilon_rdp(total, run.delta)),
-        "mu": None if mu is None else _number(mu),
-    }
-
-
-def _mechanisms(exposure: Exposure) -> list[dict[str, Any]]:
-    return [{**kind.values(), "releases": count} for kind, count in composition.ordered(exposure)]
-
-
-def _number(value: float) -> float | str:
-    """Return a number that JSON can hold. Infinity becomes a string."""
-    return "inf" if value == math.inf else float(value)

@@ -22,7 +22,7 @@ from zetadp.account.attempts import Attempt, LostError, made_model, read_ledger
 from zetadp.account.book import Book, ledger_files
 from zetadp.account.exposure import condition_of, distinct, over_runs, runs_of, seen_by
 from zetadp.account.register import REGISTER
-from zetadp.account.statement import Statement, last_statement, spent
+from zetadp.account.statement import Statement, last_statement, leading_epsilon
 from zetadp.base.differences import differences
 from zetadp.base.epsilon import LARGEST_EXPONENT, rounded_up
 from zetadp.base.runfolder import RunFolder
@@ -225,7 +225,7 @@ def _identified(run: RunFolder, attempts: Sequence[Attempt]) -> Check:
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         return Check(f"this is the run {name}", str(error))
     what = (
-        f"this is the run {name}: epsilon {rounded_up(spent(stated))} at delta {stated['delta']:g} for each "
+        f"this is the run {name}: epsilon {rounded_up(leading_epsilon(stated))} at delta {stated['delta']:g} for each "
         f"{stated['unit']}{condition_of(runs_of(run.path, attempts))}, guarantee: {stated['guarantee']}"
     )
     return checked(what, _as_named, run, attempts)

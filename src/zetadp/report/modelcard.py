@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zetadp.account.statement import spent
+from zetadp.account.statement import leading_epsilon
 from zetadp.accounting.threat import MASKED_SUMS, PERSONS, NoiseSource, arm_shown
 from zetadp.base.epsilon import FALSE_ALARMS, describe_guarantee, percent_up, rounded_up
 from zetadp.base.runfolder import RunName
@@ -93,7 +93,7 @@ def model_card(
         person=privacy["unit"] if privacy["unit"] in PERSONS else PERSONS[0],
         seeded=privacy["noise_source"] == NoiseSource.SEEDED,
         sums=threat == MASKED_SUMS,
-        spent=spent(privacy),
+        spent=leading_epsilon(privacy),
         again=again,
         power=_power((again or privacy)["trade_off"]),
         start=metrics.get("public_start"),

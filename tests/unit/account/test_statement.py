@@ -11,7 +11,7 @@ import pytest
 
 from zetadp.account.declaration import Limit, Series
 from zetadp.account.exposure import Run
-from zetadp.account.statement import run_statement, spent, total_statement
+from zetadp.account.statement import leading_epsilon, run_statement, total_statement
 from zetadp.account.totals import Total
 from zetadp.accounting import composition
 from zetadp.accounting.events import Event, histories
@@ -148,15 +148,19 @@ def everybody(sigma=2.0, rounds=4):
 def test_all_attempts_of_a_run_lead_and_the_last_one_stands_beside_them():
     run = everybody()
     once, twice = state(run), state(run, earlier=[run])
-    assert spent(once) == once["epsilon"]
-    assert spent(twice) == Total.of([run, run], 1e-3).epsilon > composition.epsilon({NoisySum(1.0, 2.0): 8}, 1e-3)
+    assert leading_epsilon(once) == once["epsilon"]
+    assert (
+        leading_epsilon(twice)
+        == Total.of([run, run], 1e-3).epsilon
+        > composition.epsilon({NoisySum(1.0, 2.0): 8}, 1e-3)
+    )
     assert twice["epsilon"] == once["epsilon"]
     assert twice["earlier_attempts"]["trade_off"] is None  # the second attempt may follow from results of the first
-    both, alone = (f"{epsilon:.2f}"[:3] for epsilon in (spent(twice), once["epsilon"]))
+    both, alone = (f"{epsilon:.2f}"[:3] for epsilon in (leading_epsilon(twice), once["epsilon"]))
     assert re.match(rf"Training was \({both}[\d.]*, 0.001\)-differentially private", str(twice))
     assert re.search(rf"1 time before\..*The last training alone cost epsilon {alone}", str(twice))
     without = state(run, earlier=[everybody(sigma=0.0)])
-    assert (str(without).startswith("No guarantee"), spent(without)) == (True, math.inf)
+    assert (str(without).startswith("No guarantee"), leading_epsilon(without)) == (True, math.inf)
     assert "not all of them had noise" in str(without)
 
 
