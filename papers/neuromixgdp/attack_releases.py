@@ -45,6 +45,7 @@ from zetadp.training.assembly import Assembly
 from zetadp.training.outbox import Outbox
 from zetadp.training.records import LabelledItems, Node
 from zetadp.training.round import do_round
+from zetadp.training.seeding import entropy_of
 
 if TYPE_CHECKING:
     from zetadp.training.plan import Plan
@@ -97,7 +98,7 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
     parts = Assembly.of(plan, records)
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.jsonl") as ledger:
         ledger.start(parts.declaration())
-        mechanism = parts.mechanism(CENTRAL_HOLDER, plan.entropy(), ledger)
+        mechanism = parts.mechanism(CENTRAL_HOLDER, entropy_of(plan), ledger)
         node = Node(mechanism, np.arange(len(x))[:, None].tolist())
         messages, _ = do_round(replace(parts.phase, chunk=1 << 12), [node], records, Outbox(ledger), 0)
         draw = mechanism.draw(0)

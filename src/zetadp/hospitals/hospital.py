@@ -45,6 +45,7 @@ from zetadp.training.outbox import Outbox, SupersededError, digest_of
 from zetadp.training.pretrained import backbone_of, starting_weights
 from zetadp.training.records import LabelledItems, Node, checked_units, units_among
 from zetadp.training.round import do_round
+from zetadp.training.seeding import entropy_of
 from zetadp.training.task import site_task_of
 
 logger = logging.getLogger(__name__)
@@ -248,7 +249,7 @@ class Hospital:
             outbox = Outbox(ledger, self.participant.messages, "" if attempt is None else attempt.digest(digest))
             _refuse_repetition(outbox, number, phase.weights())
             # Every attempt has its own draws: two releases with the same noise would protect less.
-            mechanism = parts.mechanism(self.participant.name, plan.entropy(len(ledger.attempts) - 1), ledger)
+            mechanism = parts.mechanism(self.participant.name, entropy_of(plan, len(ledger.attempts) - 1), ledger)
             before = ledger.releases(number)
             node = Node(mechanism, self.units)
             if attempt is None:

@@ -26,6 +26,7 @@ from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.training.plan import Plan
 from zetadp.training.records import LabelledItems
 from zetadp.training.round import Phase
+from zetadp.training.seeding import seeding_of
 from zetadp.training.server import HeadReceiver, Receiver, Server
 from zetadp.training.settings import GAUSSIAN
 from zetadp.training.task import Classification, Task, task_of
@@ -210,7 +211,7 @@ def mixture_of(plan: Plan, task: Task, inputs: int) -> Mixture:
         return OfAllClasses(mixing.rows, task.classes, components, *norms)
     if mixing.active < 1:
         # The seed depends on public constants only, so every site computes the same public schedule.
-        seed = int(plan.seeding[:16], 16)
+        seed = int(seeding_of(plan)[:16], 16)
         shares = mixing.shares_of(task.classes)
         return OpenToClasses(
             mixing.rows, task.classes, components, *norms, 0.0, mixing.real, seed, mixing.open_rows, shares

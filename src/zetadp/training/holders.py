@@ -25,6 +25,7 @@ from zetadp.training.progress import Progress
 from zetadp.training.promise import check_noise
 from zetadp.training.records import LabelledItems, Node, Positions, checked_units
 from zetadp.training.round import do_round, items_in_a_pass
+from zetadp.training.seeding import entropy_of, seeding_of
 from zetadp.training.settings import Performance
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class LocalHolders:
         if not plan.training.seeded:
             entropy, draws = secrets.randbits(128), None
         else:
-            entropy, draws = plan.entropy(_repeat(plan, ledger, keyed)), {"plan": plan.seeding, "data": keyed}
+            entropy, draws = entropy_of(plan, _repeat(plan, ledger, keyed)), {"plan": seeding_of(plan), "data": keyed}
         mechanisms = [self.parts.mechanism(node.name, entropy, ledger) for node in plan.nodes]
         new = Checkpoint(0, keyed, {}, no_history(self.parts.task), "", secret=secret.name)
         run = files.begin(new, ledger, declaration, self.receiver, draws)
@@ -192,7 +193,7 @@ def _repeat(plan: Plan, ledger: Ledger, keyed: str) -> int:
     the same bytes, also on another processor. So this number depends on which data are equal, and not on their bits.
     """
     draws = [attempt.draws for attempt in ledger.attempts if attempt.draws is not None]
-    others = dict.fromkeys(draw["data"] for draw in draws if draw["plan"] == plan.seeding)
+    others = dict.fromkeys(draw["data"] for draw in draws if draw["plan"] == seeding_of(plan))
     return [*others, keyed].index(keyed)
 
 

@@ -40,10 +40,6 @@ from zetadp.training.task import task_of
 
 FORMAT = 4
 """Version of a plan's file."""
-SEEDING = 1
-"""Version of the list of values that determine seeded draws."""
-SALT = 4
-"""Constant in that list. It means nothing; another number would change every seeded draw."""
 HEAD = NetworkSettings("head", "features")
 """The network of a plan with mixed rows in `Plan.for_calibration`."""
 
@@ -362,41 +358,6 @@ class Plan:
             simulated=False,
         )
 
-    @property
-    def seeding(self) -> str:
-        """Hash of a fixed list of values, version `SEEDING`, that distinguishes seeded runs.
-
-        Every seeded result follows from it, so the list of a run never changes: a new setting is left out of `_values`
-        and joins the end of the list for the runs that use it. The list holds nothing that is computed from data, such
-        as weights or features, because its last bits would differ between processors.
-        """
-        net, settings, optimiser = self.network, self.training, self.training.optimiser
-        run = [*self.run.to_json().values(), self.cohort]
-        network = [*_values(net, "taper"), SALT]
-        training: list[Any] = [settings.rounds, settings.images_per_patient, float(settings.clip)]
-        training += [settings.estimator, float(settings.feature_norm)]
-        training += [optimiser.name, *map(float, _values(optimiser, "name", "recipe"))]
-        nodes = [[n.name, n.population, float(n.expected), float(n.noise_multiplier)] for n in self.nodes]
-        sums = None if self.sums is None else asdict(self.sums)
-        rest = [self.unit, self.units_of_a_person, self.threat, sums]
-        partition = json.dumps(self.partition, sort_keys=True)
-        further: list[Any] = [] if settings.mechanism == GAUSSIAN else [settings.mechanism]
-        further += [] if settings.mixing is None else [settings.mixing.described()]
-        further += [{"taper": net.taper}] if net.taper else []
-        further += [] if optimiser.recipe is None else [optimiser.recipe]
-        content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *further])
-        return hashlib.sha256(content.encode()).hexdigest()
-
-    def entropy(self, repeat: int = 0) -> int:
-        """Return the seed of seeded sampling and noise, which protect no one.
-
-        Parameters
-        ----------
-        repeat
-            Number that distinguishes runs of one plan whose releases count as independent.
-        """
-        return int(hashlib.sha256(f"{self.seeding} {repeat}".encode()).hexdigest()[:32], 16)
-
     def declaration(self) -> Declaration:
         """Return what an attempt declares in its ledger's first line."""
         return Declaration(
@@ -469,8 +430,3 @@ class Plan:
         except UserError as error:
             error.args = (f"{error} The plan is {path}.",)
             raise
-
-
-def _values(settings: Any, *left_out: str) -> list[Any]:  # noqa: ANN401  (any frozen dataclass)
-    """Return the values of settings in the order of their declaration, without some."""
-    return [value for name, value in asdict(settings).items() if name not in left_out]

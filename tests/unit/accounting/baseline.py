@@ -33,6 +33,7 @@ from zetadp.config.load import load_config, read_overlaid
 from zetadp.nn.models import build
 from zetadp.training.plan import FORMAT, Plan
 from zetadp.training.promise import noise_of_plan
+from zetadp.training.seeding import seeding_of
 from zetadp.training.task import task_of
 
 ROOT = Path(__file__).parents[3]
@@ -136,7 +137,7 @@ def main() -> None:
             if plan.units_of_a_person > 1:
                 persons = (composition.grouped(each, plan.units_of_a_person) for each in seen["messages"].values())
                 rows[key]["exposures"]["person"] = sorted({number(each, plan.delta) for each in persons})
-        rows[key]["seeds"][str(name.seed)] = [complete.digest[:HASH], complete.seeding[:HASH]]
+        rows[key]["seeds"][str(name.seed)] = [complete.digest[:HASH], seeding_of(complete)[:HASH]]
     runs = [json.dumps(each) for each in rows.values()]
     write_text(
         FILE,

@@ -12,6 +12,7 @@ from zetadp.base.epsilon import Target
 from zetadp.base.runfolder import RunName
 from zetadp.nn.settings import NetworkSettings
 from zetadp.training.plan import NodeConstants, Plan
+from zetadp.training.seeding import entropy_of
 from zetadp.training.settings import MixingSettings, OptimiserSettings, TrainingSettings
 
 PLAN = Plan(
@@ -86,8 +87,8 @@ def changed(part: str, values: dict[str, object]) -> Plan:
 
 def test_plans_that_differ_in_any_declared_value_share_no_draw():
     plans = [PLAN, *(changed(part, values) for part, several in OTHER.items() for values in several)]
-    assert len({plan.entropy() for plan in plans}) == len({plan.digest for plan in plans}) == len(plans)
-    assert len({PLAN.entropy(repeat) for repeat in range(3)}) == 3
+    assert len({entropy_of(plan) for plan in plans}) == len({plan.digest for plan in plans}) == len(plans)
+    assert len({entropy_of(PLAN, repeat) for repeat in range(3)}) == 3
 
 
 def test_every_value_of_a_plan_is_among_them_or_named():
@@ -109,5 +110,5 @@ def test_values_that_say_nothing_of_a_release_change_no_draw(part):
         "simulated": True,
         "cohort_unit": "record",
     }
-    assert replace(PLAN, **{part: other[part]}).entropy() == PLAN.entropy()
+    assert entropy_of(replace(PLAN, **{part: other[part]})) == entropy_of(PLAN)
     assert replace(PLAN, **{part: other[part]}).digest != PLAN.digest
