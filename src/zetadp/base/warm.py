@@ -172,16 +172,9 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
                 _report(callers, watched)
             elif source is listener:
                 caller, _ = listener.accept()
-                size, files, content = b"", list[int](), bytearray()
-                with suppress(OSError):
-                    size, files, _, _ = socket.recv_fds(caller, 8, 3)
-                    while len(content) < int.from_bytes(size, "big") and (part := caller.recv(1 << 20)):
-                        content += part
-                if len(files) != 3 or len(content) != int.from_bytes(size, "big"):  # a caller that was killed
-                    for handle in files:
-                        os.close(handle)
-                    caller.close()
+                if (received := _receive(caller)) is None:
                     continue
+                files, content = received
                 if child := os.fork():
                     callers[caller] = child
                     watched.register(caller, selectors.EVENT_READ)
@@ -190,18 +183,13 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
                     with suppress(OSError):
                         caller.sendall(child.to_bytes(8, "big"))
                     continue
-                os.setsid()
-                for number, handle in enumerate(files):
-                    os.dup2(handle, number)
-                    os.close(handle)
                 watched.close()
                 for connection in (listener, caller, *callers):
                     connection.close()
                 signal.set_wakeup_fd(-1)
                 for handle in (ended, wake):
                     os.close(handle)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                _become_program(files)
                 called: tuple[list[str], str, dict[str, str]] = marshal.loads(content)  # noqa: S302  (a caller of this user)
                 return called
             elif source in callers:  # a caller that has gone
@@ -209,6 +197,31 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
                 watched.unregister(source)
                 del callers[source]
                 source.close()
+
+
+def _receive(caller: socket.socket) -> tuple[list[int], bytes] | None:
+    """Return the open files and the content of a call; None if the caller was killed before it had sent all of it."""
+    size, files, content = b"", list[int](), bytearray()
+    with suppress(OSError):
+        size, files, _, _ = socket.recv_fds(caller, 8, 3)
+        while len(content) < int.from_bytes(size, "big") and (part := caller.recv(1 << 20)):
+            content += part
+    if len(files) == 3 and len(content) == int.from_bytes(size, "big"):
+        return files, bytes(content)
+    for handle in files:
+        os.close(handle)
+    caller.close()
+    return None
+
+
+def _become_program(files: Sequence[int]) -> None:
+    """Give a child a session of its own, the standard files of its caller, and the signals of a new interpreter."""
+    os.setsid()
+    for number, handle in enumerate(files):
+        os.dup2(handle, number)
+        os.close(handle)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(child: int) -> None:

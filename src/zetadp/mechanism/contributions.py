@@ -144,6 +144,11 @@ class Gradient:
         layers = ((layer, module, _trained(module)) for layer, module in self.model.named_modules())
         return {layer: (module, trained) for layer, module, trained in layers if trained}
 
+    @cached_property
+    def knows_units(self) -> bool:
+        """Whether one pass of all patients gives their gradients without any rule (`knows_units`)."""
+        return knows_units(self.model)
+
     def parameters(self) -> dict[str, Tensor]:
         """Return the parameters as they are now, by name, in the order of the layout."""
         parameters = {
@@ -170,8 +175,7 @@ class Gradient:
         """
         names = self.layout.names
         # An ordinary gradient of one patient is a third quicker than a pass that follows rules.
-        know_units = all(_knows_units(module) for module, _ in self.trained_layers.values())
-        if (len(labels) == 1 or not self.rules) and (keys is not None or not know_units):
+        if (len(labels) == 1 or not self.rules) and (keys is not None or not self.knows_units):
             return [*_one_after_the_other(self, images, labels, weights, keys)]
         gradients, of_layers = _gradients_of_a_pass(self, images, labels, weights, keys, factors=factors)
         return [of_layers[name].smallest(factors=factors) if name in of_layers else gradients[name] for name in names]

@@ -78,16 +78,14 @@ def of_confusion(confusion: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def accuracy_interval(
-    right: np.ndarray, images: np.ndarray, generator: np.random.Generator, replicates: int = REPLICATES
-) -> tuple[float, float]:
+def accuracy_interval(right: np.ndarray, images: np.ndarray, generator: np.random.Generator) -> tuple[float, float]:
     """Return the interval of an accuracy: that of `mean_interval`, or exact limits if all patients are alike.
 
     Resamples of patients who are alike have no spread, though other patients may differ. The exact limits are those of
     Clopper and Pearson (1934, doi:10.1093/biomet/26.4.404) with one trial a patient: with all of 200 patients right,
     0.982 to 1. Parameters and errors are those of `mean_interval`.
     """
-    low, high = mean_interval(right, images, generator, replicates)
+    low, high = mean_interval(right, images, generator)
     if not high - low < 1e-9:  # also where they are NaN
         return low, high
     from scipy.special import betaincinv  # takes a while to import, and is rarely needed
@@ -104,7 +102,6 @@ def mean_interval(
     right: np.ndarray,
     images: np.ndarray,
     generator: np.random.Generator,
-    replicates: int = REPLICATES,
 ) -> tuple[float, float]:
     """Return the percentile bootstrap interval of a mean over images, with patients as the units that are resampled.
 
@@ -116,8 +113,6 @@ def mean_interval(
         the statistic is the mean of the runs' means. Chance errors that all runs share therefore do not average out.
     generator
         Source of the resamples.
-    replicates
-        Number of resamples.
 
     Returns
     -------
@@ -137,7 +132,7 @@ def mean_interval(
     count = len(right)
     if count < 2:
         return float("nan"), float("nan")
-    times = resamples(count, generator, replicates)
+    times = resamples(count, generator)
     drawn_right, drawn_images = times @ right.reshape(count, -1), times @ images.reshape(count, -1)
     # If runs have different patients, a resample can miss every patient of a run. That run is then left out.
     accuracy = np.divide(drawn_right, drawn_images, out=np.full_like(drawn_right, np.nan), where=drawn_images > 0)

@@ -23,9 +23,9 @@ OWN_DELTA = 1e-3
 """The largest delta at which a hospital judges a plan, unless the hospital itself writes another."""
 TOLERANCE = 1.0005
 """A value may exceed the plan's label by this factor, because accountants differ by about as much."""
-HEAD_ROUNDS, HEAD_WEIGHTS = 20, 520
-"""Rounds and trained real numbers of the default head of ``config.yaml``: 64 complex components of four classes, and
-biases. All patients take part in every round."""
+HEAD_EPSILON, HEAD_DELTA, HEAD_ROUNDS, HEAD_WEIGHTS = 8.0, 1e-3, 20, 520
+"""Target, rounds and trained real numbers of the default head of ``config.yaml``: 64 complex components of four
+classes, and biases. All patients take part in every round."""
 LOUD = 0.5
 """Length of a round's noise, in units of the longest mean gradient, from which a loss of accuracy is expected."""
 
@@ -107,9 +107,9 @@ class Noise(NamedTuple):
         return cls(single, single / math.sqrt(plan.training.rounds))
 
     @classmethod
-    def of_head(cls, patients: int, *, epsilon: float = 8, delta: float = 1e-3) -> Noise:
+    def of_head(cls, patients: int) -> Noise:
         """Return the noise of the workflow's default head, for one hospital with so many training patients."""
-        multiplier = noise_for_epsilon(epsilon, delta, 1.0, HEAD_ROUNDS)
+        multiplier = noise_for_epsilon(HEAD_EPSILON, HEAD_DELTA, 1.0, HEAD_ROUNDS)
         single = multiplier / patients * math.sqrt(HEAD_WEIGHTS)
         return cls(single, single / math.sqrt(HEAD_ROUNDS))
 
