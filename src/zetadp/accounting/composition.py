@@ -14,10 +14,9 @@ central-limit formula is not a bound and is here for comparison only.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,14 +25,13 @@ import numpy as np
 from zetadp.accounting import gaussian
 from zetadp.accounting.events import MOST_RELEASES, Event
 from zetadp.accounting.kinds import FEW_UNITS, Kind, gaussian_event
+from zetadp.accounting.pld import Key, refined
 from zetadp.base.epsilon import DELTAS, LARGEST_EXPONENT
+from zetadp.base.logs import only_errors
 from zetadp.base.validation import UserError, positive
-from zetadp.base.workflow import PROGRESS, only_errors
 
 if TYPE_CHECKING:  # takes a second, and a training without a cap needs no accountant
     from dp_accounting.pld import privacy_loss_distribution
-
-progress = logging.getLogger(PROGRESS)
 
 Exposure: TypeAlias = Mapping[Kind, int]
 """Number of releases of each kind, for one unit of a person or for several."""
@@ -45,14 +43,6 @@ TOLERANCE = 5e-4
 ORDERS_AT_ANY_TIME = tuple(1 + 2.0**power for power in range(-2, 9))
 """Renyi orders of `epsilon_any_time`, fixed once and for all. The best order is off by a factor of sqrt(2) at most."""
 
-_Key: TypeAlias = tuple[tuple[Kind, int], ...]
-"""Kinds with their numbers of releases, in a fixed order."""
-
-_MOST_HALVINGS = 10
-_MOST_POINTS = 1 << 22
-"""Largest number of grid points of a distribution. They take about ten seconds."""
-_MANY_POINTS, _FEW_POINTS = 1 << 19, 1 << 16
-"""If one release's losses need more points than the first number, a grid of at most the second is tried first."""
 _ROUNDING = 2.0**-51
 """Largest rounding error of the composed distribution's tail, for each release: 3e-16 was seen, of 10 million."""
 _NEGLIGIBLE = 1e-4
@@ -61,13 +51,6 @@ _LARGE_ORDERS = (1448, 2048, 2896, 4096, 5792, 8192)
 """Renyi orders above dp-accounting's own, for epsilons below about 0.02."""
 _COVERING_NOISE = 1e7
 """Noise of a Gaussian release that costs more than the rounding errors of one release's Renyi divergences."""
-_DENSE_FROM = 10
-"""Number of releases from which a distribution is composed as an array, which is what a mixture with itself is.
-
-As a dictionary, dp-accounting would do the same, but first raise its length to the power of the number of releases: an
-integer of a hundred million digits."""
-_SPREAD = 24.0
-"""Standard deviations of the privacy loss that a grid covers."""
 _ROUGH = 0.02
 """Tolerance for many units. Their values are large; a finer grid takes minutes and lowers them by a few per cent."""
 
@@ -92,7 +75,7 @@ def compose(*parts: Iterable[Event] | Exposure) -> Counter[Kind]:
     return total
 
 
-def ordered(exposure: Exposure) -> _Key:
+def ordered(exposure: Exposure) -> Key:
     """Return the releases as a hashable value in a fixed order, checked. Kinds that were never released are left out.
 
     Equal exposures have equal values. Sums of floating-point numbers depend on their order, so epsilons need one.
@@ -269,11 +252,11 @@ def trade_off(exposure: Exposure, alphas: Sequence[float]) -> list[float]:
         flat = np.exp(-epsilons)[:, None] * (1 - deltas - rates)
         return np.asarray(1 - np.maximum(0, np.maximum(steep, flat)).max(axis=0))
 
-    curve, _ = _refined(key, power, (1e-3, 1e-5))
+    curve, _ = refined(key, power, (1e-3, 1e-5))
     return [float(1 - value) for value in np.broadcast_to(np.minimum(curve, 1), rates.shape)]
 
 
-def _few(key: _Key) -> _Key:
+def _few(key: Key) -> Key:
     """Refuse releases with many units of one person: only `epsilon` charges for the draws that are left out."""
     if any(kind.units > FEW_UNITS for kind, _ in key):
         raise ValueError(f"Expected at most {FEW_UNITS} units of one person here. For more, only epsilon is computed.")
@@ -285,7 +268,7 @@ def _log_not_drawn(kind: Kind) -> float:
     return math.log1p(-kind.sampling_probability) if kind.sampling_probability < 1 else -math.inf
 
 
-def _has_noise(key: _Key) -> bool:
+def _has_noise(key: Key) -> bool:
     return all(kind.private for kind, _ in key)
 
 
@@ -295,7 +278,7 @@ def _checked(delta: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(key: _Key, delta: float, tolerance: float) -> tuple[float, bool]:
+def _epsilon(key: Key, delta: float, tolerance: float) -> tuple[float, bool]:
     """Return a bound by privacy-loss distribution, and whether it converged."""
     if not key or not _has_noise(key):
         return (0.0 if not key else math.inf), True
@@ -310,12 +293,12 @@ def _epsilon(key: _Key, delta: float, tolerance: float) -> tuple[float, bool]:
         return math.inf, False
     if any(kind.units > FEW_UNITS for kind, _ in key):
         tolerance = max(tolerance, _ROUGH)
-    bound, converged = _refined(key, lambda loss: float(loss.get_epsilon_for_delta(delta - charged)), (tolerance, 1e-6))
+    bound, converged = refined(key, lambda loss: float(loss.get_epsilon_for_delta(delta - charged)), (tolerance, 1e-6))
     return float(bound) - sum(count * math.log1p(-kind.left_out) for kind, count in key), converged
 
 
 @lru_cache(maxsize=1024)
-def _epsilon_rdp(key: _Key, delta: float, orders: tuple[float, ...] | None = None, *, extended: bool = False) -> float:
+def _epsilon_rdp(key: Key, delta: float, orders: tuple[float, ...] | None = None, *, extended: bool = False) -> float:
     """Return a bound by Renyi divergences of some orders, by default the usual ones.
 
     Extended, it has more orders, and rounding errors are added to all.
@@ -333,100 +316,3 @@ def _epsilon_rdp(key: _Key, delta: float, orders: tuple[float, ...] | None = Non
             if extended:
                 accountant.compose(gaussian_event(1.0, _COVERING_NOISE), count)
         return float(accountant.get_epsilon(delta))
-
-
-def _refined(
-    key: _Key,
-    value: Callable[[privacy_loss_distribution.PrivacyLossDistribution], float | np.ndarray],
-    tolerance: tuple[float, float],
-) -> tuple[float | np.ndarray, bool]:
-    """Return a value of the composed distribution, on a grid that is halved until the value converges.
-
-    A smaller value must be tighter. Every grid then gives a valid value, and the smallest is returned. The error of
-    "connect the dots" falls with the square of the interval, so after a change by x an error of about x / 3 remains. On
-    very fine grids (a million rounds) rounding errors, which only add probability, make the value rise again.
-    Refinement ends there as well, and where a finer grid would take too long.
-
-    Parameters
-    ----------
-    key
-        The releases.
-    value
-        Computes the value of a distribution.
-    tolerance
-        Relative and absolute change. Refinement ends when one halving changes the value by less.
-
-    Returns
-    -------
-    The value, infinity without a grid, and whether it converged.
-    """
-    relative, absolute = tolerance
-    interval = _first_interval(key)
-    if interval is None:
-        return math.inf, False
-
-    def of_grid() -> float | np.ndarray:
-        points = _points(key, interval)
-        if points > _MANY_POINTS:  # takes a second or more
-            releases = sum(count for _, count in key)
-            progress.info(
-                "Composing the privacy losses of %s releases on %s grid points", f"{releases:,}", f"{points:,.0f}"
-            )
-        return value(_composed(key, interval))
-
-    # With almost no noise, quotients of probabilities overflow to infinity, which compares correctly. The difference of
-    # two infinities is nan, which compares as "not converged".
-    with np.errstate(over="ignore", invalid="ignore"):
-        best = of_grid()
-        for _ in range(_MOST_HALVINGS):
-            interval /= 2
-            if _points(key, interval) > _MOST_POINTS:
-                break
-            current = of_grid()
-            gain, small = np.subtract(best, current), relative * np.abs(best) + absolute
-            best = np.minimum(best, current)
-            if np.all(gain <= small):
-                return best, bool(np.all(gain >= -small))
-    return best, False
-
-
-def _points(key: _Key, interval: float) -> float:
-    """Return the rough number of grid points that the composed distribution needs, and that of one release.
-
-    On a grid that is wider than the typical loss, rounding up increases the variance of the loss. dp-accounting ends a
-    grid where Chernoff bounds of a few fixed orders say: for very many releases, far out.
-    """
-    variances = [
-        (kind, count * max(kind.loss_variance, math.sqrt(kind.loss_variance) * interval)) for kind, count in key
-    ]
-    chernoff = sum(variance / kind.largest_loss for kind, variance in variances)
-    spread = max(_SPREAD * math.sqrt(sum(variance for _, variance in variances)), chernoff)
-    return max(spread, *(kind.largest_loss for kind, _ in key)) / interval
-
-
-def _first_interval(key: _Key) -> float | None:
-    """Return the first distance of the grid's points, a power of two, or None if every grid would be too large.
-
-    It lies near a quarter of the typical privacy loss of one release. Rare large losses make the typical loss small,
-    and need a coarser grid only.
-    """
-    variance = sum(count * kind.loss_variance for kind, count in key)
-    typical = math.sqrt(variance / sum(count for _, count in key))
-    first = 2.0 ** math.floor(math.log2(typical / 4))
-    if max(kind.largest_loss for kind, _ in key) / first > _MANY_POINTS:
-        coarser = (first * 2.0**doublings for doublings in range(1, 64))
-        return next((interval for interval in coarser if _points(key, interval) <= _FEW_POINTS), None)
-    return first if _points(key, first) <= _MOST_POINTS else None
-
-
-@lru_cache(maxsize=12)
-def _composed(key: _Key, interval: float) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Return the composed distribution of the privacy loss, in both directions, rounded up to a grid."""
-    total: privacy_loss_distribution.PrivacyLossDistribution | None = None
-    for kind, count in key:
-        losses = kind.losses(interval)
-        if count >= _DENSE_FROM:
-            losses = losses.compute_mixture(losses, 0.5)
-        composed = losses.self_compose(count)
-        total = composed if total is None else total.compose(composed)
-    return total
