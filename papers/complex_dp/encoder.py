@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.logs import PROGRESS
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.base.tensors import fix_signs, load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
-from zetadp.base.workflow import PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

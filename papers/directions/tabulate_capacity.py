@@ -32,7 +32,7 @@ from papers.experiments import explained, parser_of, save_figure, write_parts
 from papers.sizes import by_size
 from zetadp.accounting import composition
 from zetadp.accounting.kinds import NoisySum
-from zetadp.base.workflow import only_errors
+from zetadp.base.logs import only_errors
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, set_title
 from zetadp.report.provenance import origin
 

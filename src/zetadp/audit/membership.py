@@ -48,10 +48,10 @@ from zetadp.audit.detection import FALSE_ALARM, Claim, Errors
 from zetadp.audit.settings import NODES, MembershipSettings
 from zetadp.audit.trainings import attacked_run, scratch_folder
 from zetadp.base.epsilon import Target, rounded_up
+from zetadp.base.logs import PROGRESS
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.validation import UserError, in_range
-from zetadp.base.workflow import PROGRESS
 from zetadp.nn.models import NetworkSettings
 from zetadp.training.evaluation import outputs_of
 from zetadp.training.partition import node_name

@@ -18,8 +18,8 @@ from zetadp.audit.detection import FALSE_ALARM, power_of, trials_for_curve
 from zetadp.audit.settings import LEAST_TRIALS, AuditSettings
 from zetadp.audit.trainings import Audited, AuditResult, audit
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.logs import PROGRESS
 from zetadp.base.tables import MISSING, Sheet, numbers_of
-from zetadp.base.workflow import PROGRESS
 
 logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 

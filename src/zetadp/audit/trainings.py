@@ -56,11 +56,11 @@ from zetadp.accounting.kinds import NoisySum, sampled_loss
 from zetadp.accounting.threat import NOISE_SOURCES, NoiseSource
 from zetadp.audit.detection import FALSE_ALARM, Claim, Errors, count_errors
 from zetadp.base.epsilon import Target
+from zetadp.base.logs import PROGRESS, only_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.runfolder import RunFolder, RunName
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import Checked, Count, OneOf, Positive, Share
-from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.nn.models import build
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders

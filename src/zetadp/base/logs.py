@@ -7,12 +7,15 @@ import json
 import logging
 import math
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from zetadp.base.validation import shown_lines
 
+PROGRESS = "zetadp.progress"
+"""Name of the logger for the progress of long stages; training runs have a logger below it."""
 PACE_SECONDS = 20.0
 """Seconds between two lines of progress."""
 NOTICE = (logging.INFO + logging.WARNING) // 2
@@ -78,6 +81,20 @@ class Paced(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line passes."""
         return record.levelno >= NOTICE or self.pace.due()
+
+
+@contextmanager
+def only_errors(*names: str) -> Iterator[None]:
+    """Let only errors into the logs of these names while the block runs."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def time_left(seconds: float) -> str:

@@ -13,8 +13,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
@@ -23,15 +22,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from zetadp.base.logs import NOTICE, Pace, Paced, PlainLines
+from zetadp.base.logs import NOTICE, PROGRESS, Pace, Paced, PlainLines
 from zetadp.base.usercode import UserCodeError, package_code
 from zetadp.base.validation import UserError
 
 PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
 _FILE = re.compile(r"(\w[\w-]*/)*\w[\w.-]*\.\w+", re.ASCII)
-PROGRESS = "zetadp.progress"
-"""Name of the logger for the progress of long stages; training runs have a logger below it."""
 PACE_FILE = Path(".snakemake/last_line")
 """File with the time of the last line of progress, of Snakemake or of a job, in their working folder."""
 TRIGGERS = ("code", "brought", "stage")
@@ -276,17 +273,3 @@ def _files(name: str, packages: tuple[Path, ...]) -> Iterable[Path]:
         path = package.joinpath(*rest)
         if first == package.name:
             yield from [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()][:1]
-
-
-@contextmanager
-def only_errors(*names: str) -> Iterator[None]:
-    """Let only errors into the logs of these names while the block runs."""
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zetadp.base.logs import time_left
+from zetadp.base.logs import PROGRESS, time_left
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.base.tensors import to_device
 from zetadp.base.validation import UserError
-from zetadp.base.workflow import PROGRESS
 from zetadp.brain.backbone import Backbone, normalise_scale
 from zetadp.brain.settings import BackboneTraining
 from zetadp.mri.decathlon import SEQUENCES

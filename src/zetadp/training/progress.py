@@ -7,8 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from zetadp.base.logs import NOTICE, time_left
-from zetadp.base.workflow import PROGRESS
+from zetadp.base.logs import NOTICE, PROGRESS, time_left
 
 if TYPE_CHECKING:
     from zetadp.training.plan import Plan

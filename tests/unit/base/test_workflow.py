@@ -15,8 +15,8 @@ from typing import get_type_hints
 import pytest
 from own_package import TASK
 
-from zetadp.base.logs import NOTICE
-from zetadp.base.workflow import PROGRESS, ROOT, code_of, run, typed
+from zetadp.base.logs import NOTICE, PROGRESS
+from zetadp.base.workflow import ROOT, code_of, run, typed
 from zetadp.training.task import task_of
 
 FILES = {
