@@ -38,9 +38,10 @@ from papers.complex_dp.ecg.recordings import (
     usual_beat,
 )
 from papers.complex_dp.ecg.simulated import simulated_recordings
+from zetadp.base.names import check_distinct
 from zetadp.base.storage import Items
 from zetadp.base.tables import check_contents, read_table, visible, write_cohort
-from zetadp.base.validation import UserError, check_distinct, refuse
+from zetadp.base.validation import UserError, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 from scipy import signal as processing
 
-from zetadp.base.validation import UserError, name_key
+from zetadp.base.names import name_key
+from zetadp.base.validation import UserError
 
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 LABELS = ("normal", "LBBB")

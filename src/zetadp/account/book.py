@@ -23,8 +23,9 @@ from zetadp.account.exposure import Run, name_in_errors, runs_of
 from zetadp.account.register import NAME, REGISTER, Register, Secret
 from zetadp.accounting.events import Event
 from zetadp.accounting.threat import Unit
+from zetadp.base.names import bare_key
 from zetadp.base.storage import lock, make_folder
-from zetadp.base.validation import UserError, bare_key, counted, shown
+from zetadp.base.validation import UserError, counted, shown
 
 LOCK = "cap.lock"
 """Lock file of a folder. Only one attempt starts at a time, so two attempts cannot both use the same room."""

@@ -34,8 +34,9 @@ from zetadp.account.declaration import Declaration, Limit
 from zetadp.account.register import REGISTER, START, Link, Register
 from zetadp.accounting.events import Event, entries_of
 from zetadp.accounting.threat import NoiseSource
+from zetadp.base.names import checked_name
 from zetadp.base.storage import lock, make_folder, sync_folder, writing, written_whole
-from zetadp.base.validation import UserError, checked_name, shown
+from zetadp.base.validation import UserError, shown
 
 _NONE = Declaration(training={}, noise=NoiseSource.SEEDED, delta=0.5, cohort_unit="record")
 """Declaration of an attempt that has not begun."""

@@ -187,7 +187,7 @@ class Register:
         Keyed ids of the people whom a ledger is about, by the name of its file. Without an entry, a ledger is about all
         of the cohort.
     bare_tags
-        For each keyed id of a person, the keyed bare form of the id (`zetadp.base.validation.bare_key`).
+        For each keyed id of a person, the keyed bare form of the id (`zetadp.base.names.bare_key`).
     heads
         Every head that the register has had.
     """

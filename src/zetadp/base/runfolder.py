@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from zetadp.base.epsilon import Target
+from zetadp.base.names import checked_name
 from zetadp.base.storage import content_hash, read_json, write_json
-from zetadp.base.validation import Seed, UserError, check_fields, checked_name
+from zetadp.base.validation import Seed, UserError, check_fields
 
 RUN_PATH = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
 """Path of a run of the pipeline in the folder of its experiment."""

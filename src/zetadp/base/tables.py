@@ -18,8 +18,9 @@ from pathlib import Path, PurePath
 
 import pandas as pd
 
+from zetadp.base.names import check_distinct
 from zetadp.base.storage import written_whole
-from zetadp.base.validation import UserError, check_distinct, counted, refuse, shown
+from zetadp.base.validation import UserError, counted, refuse, shown
 
 logger = logging.getLogger(__name__)
 

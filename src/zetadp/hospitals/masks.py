@@ -32,7 +32,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
-from zetadp.base.validation import UserError, checked_name, shown
+from zetadp.base.names import checked_name
+from zetadp.base.validation import UserError, shown
 from zetadp.hospitals.certificates import check_signature, signature
 from zetadp.hospitals.roster import Roster
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from zetadp.base.names import check_distinct, name_key
 from zetadp.base.storage import content_hash
 from zetadp.base.tables import read_table, shared_contents, wrong_parts
-from zetadp.base.validation import UserError, check_distinct, name_key, refuse, shown
+from zetadp.base.validation import UserError, refuse, shown
 from zetadp.mri.decathlon import PATIENT_KEY, read_task, record_name
 from zetadp.mri.nifti import MOST_NAMED, Volume, check_complete, log_assumptions, read_volume
 from zetadp.mri.slicing import SPACING

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zetadp.base.names import check_distinct
 from zetadp.base.tables import read_table
-from zetadp.base.validation import UserError, check_distinct
+from zetadp.base.validation import UserError
 from zetadp.mri.index import read_patient_table, summarise_names
 from zetadp.mri.sources import Scan
 

@@ -17,10 +17,11 @@ from zetadp.account.register import REGISTER, Secret
 from zetadp.account.statement import Statement, last_statement
 from zetadp.account.verification import check_neighbours
 from zetadp.base.differences import differences
+from zetadp.base.names import checked_name, checked_path
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import keep_private, make_folder, read_json, settle, write_json
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
-from zetadp.base.validation import UserError, checked_name, checked_path
+from zetadp.base.validation import UserError
 from zetadp.own.records import Records
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.networks import state_tensors, take_tensors

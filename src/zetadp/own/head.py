@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.calls import checked_calls
-from zetadp.base.validation import UserError, checked_path
+from zetadp.base.names import checked_path
+from zetadp.base.validation import UserError
 from zetadp.nn.heads import RowExamples, fit_head_to_rows
 from zetadp.own.rows import read_rows
 

@@ -15,9 +15,10 @@ from torch import nn
 from zetadp.accounting.threat import NoiseSource
 from zetadp.base.calls import checked_calls
 from zetadp.base.epsilon import CONSENT, USELESS, Target, check_delta
+from zetadp.base.names import checked_name
 from zetadp.base.runfolder import RunName
 from zetadp.base.tensors import pick_device
-from zetadp.base.validation import RefusedValueError, UserError, Within, checked_name, whole
+from zetadp.base.validation import RefusedValueError, UserError, Within, whole
 from zetadp.nn.settings import NetworkSettings
 from zetadp.own.folder import PrivateFolder
 from zetadp.own.losses import described, task_for

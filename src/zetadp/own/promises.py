@@ -19,7 +19,8 @@ from zetadp.accounting.events import MOST_RELEASES
 from zetadp.accounting.kinds import NoisySum
 from zetadp.base.calls import checked_calls
 from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
-from zetadp.base.validation import UserError, checked_path, counted, whole
+from zetadp.base.names import checked_path
+from zetadp.base.validation import UserError, counted, whole
 from zetadp.training.plan import Plan
 from zetadp.training.promise import Noise, promise_of
 

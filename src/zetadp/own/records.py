@@ -15,7 +15,8 @@ from torch import Tensor
 
 from zetadp.base.arrays import network_numbers, tensor_of
 from zetadp.base.calls import checked_calls
-from zetadp.base.validation import UserError, counted, name_key, shown
+from zetadp.base.names import name_key
+from zetadp.base.validation import UserError, counted, shown
 from zetadp.own.looked_up import Joined, LookedUp, other_random_numbers, reading
 from zetadp.training.records import LabelledItems, checked_owners
 from zetadp.training.stateless import same
@@ -159,7 +160,7 @@ class Records:
 
     @property
     def keys(self) -> dict[str, str | bytes | int]:
-        """The patients' ids, by the form in which they are compared (`zetadp.base.validation.name_key`)."""
+        """The patients' ids, by the form in which they are compared (`zetadp.base.names.name_key`)."""
         return {name_key(patient): patient for patient in self.ids}
 
     @property

@@ -20,9 +20,10 @@ from zetadp.account.ledger import check_ledger_name
 from zetadp.account.statement import Statement, last_statement
 from zetadp.accounting.threat import CENTRAL_HOLDER, NoiseSource
 from zetadp.base.calls import checked_calls
+from zetadp.base.names import checked_path
 from zetadp.base.runfolder import RunName
 from zetadp.base.storage import check_writable, private_files
-from zetadp.base.validation import RefusedValueError, UserError, Within, check_fields, checked_path
+from zetadp.base.validation import RefusedValueError, UserError, Within, check_fields
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.own.folder import PrivateFolder
 from zetadp.own.private import check_population, checked_limit, records_of, target_of

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from zetadp.account.budget import Cap
 from zetadp.account.statement import Statement
 from zetadp.base.calls import checked_calls
+from zetadp.base.names import checked_path
 from zetadp.base.storage import check_writable, private_files, writing
 from zetadp.base.tensors import keep_freed_memory
-from zetadp.base.validation import UserError, checked_path
+from zetadp.base.validation import UserError
 from zetadp.own.evaluation import Evaluation, measure
 from zetadp.own.folder import PrivateFolder, take_weights
 from zetadp.own.losses import Metric

@@ -22,18 +22,10 @@ from zetadp.accounting.kinds import NOISE, Kind, NoisySum
 from zetadp.accounting.masked import MaskedSum
 from zetadp.accounting.threat import MASKED_SUMS, Sums, Threat, check_threat
 from zetadp.base.epsilon import Delta, Target, check_delta
+from zetadp.base.names import check_distinct, checked_name
 from zetadp.base.runfolder import RunName
 from zetadp.base.storage import read_json, write_json
-from zetadp.base.validation import (
-    UserError,
-    Within,
-    check_distinct,
-    check_fields,
-    checked_name,
-    in_range,
-    one_of,
-    shown,
-)
+from zetadp.base.validation import UserError, Within, check_fields, in_range, one_of, shown
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.training.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.training.task import task_of

@@ -16,10 +16,11 @@ from zetadp.account.exposure import runs_of
 from zetadp.account.totals import Total
 from zetadp.accounting.threat import NOISE_SOURCES, Threat
 from zetadp.base.epsilon import Delta, Target
+from zetadp.base.names import checked_name
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import content_hash
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below, tensors_digest
-from zetadp.base.validation import Checked, Count, OneOf, UserError, Within, checked_name, shown
+from zetadp.base.validation import Checked, Count, OneOf, UserError, Within, shown
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import FEATURES, STUDY

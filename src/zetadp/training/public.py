@@ -9,17 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from zetadp.base.calls import checked_calls
+from zetadp.base.names import checked_name, checked_path
 from zetadp.base.storage import read_json, write_json
-from zetadp.base.validation import (
-    Positive,
-    RefusedValueError,
-    UserError,
-    Within,
-    check_fields,
-    checked_name,
-    checked_path,
-    whole,
-)
+from zetadp.base.validation import Positive, RefusedValueError, UserError, Within, check_fields, whole
 from zetadp.training.settings import MOST_ROUNDS
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from zetadp.base.arrays import exact_up_to, has_mask
-from zetadp.base.validation import UserError, check_distinct, shown
+from zetadp.base.names import check_distinct
+from zetadp.base.validation import UserError, shown
 from zetadp.mechanism.release import Draw, NodeMechanism
 
 if TYPE_CHECKING:

@@ -7,18 +7,7 @@ from typing import Any, Literal, get_args
 import pytest
 
 from zetadp.base.epsilon import Delta
-from zetadp.base.validation import (
-    Count,
-    OneOf,
-    Share,
-    UserError,
-    Within,
-    check_distinct,
-    check_fields,
-    checked_name,
-    settings_of,
-    whole,
-)
+from zetadp.base.validation import Count, OneOf, Share, UserError, Within, check_fields, settings_of, whole
 
 HEADS = OneOf(("hidden", "pooled"))
 
@@ -78,26 +67,3 @@ def test_every_field_and_entry_is_checked_as_its_type_says(given: dict[str, Any]
 def test_a_number_of_things_is_whole_and_in_its_range(value):
     with pytest.raises(ValueError, match=r"^Expected rounds "):
         whole(1, 7, rounds=value)
-
-
-FOREIGN = [
-    "", ".", "..", "../x", "a/b", "a\\b", "/a", ".hidden", "-rf", "a b", " a", "a\n", "a\nb", "a\x1b[2J", "a\u202eb",
-    "m\u00fcller", "\u0661", "=1+1", "#a", "<b>", "a:b", "a\x00", "a" * 101, None, 7, True, ["a"],
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FOREIGN)
-def test_a_name_of_another_party_that_is_more_than_a_name_is_refused_in_one_printable_line(name):
-    with pytest.raises(UserError, match=r"^plan\.run: ") as caught:
-        checked_name(name, "plan.run")
-    assert str(caught.value).isprintable()
-
-
-ALIKE = [("A", "A "), ("pat-a", "PAT-A"), ("M\u00fcller", "Mu\u0308ller"), ("A\u00a0", "A"), ("P\u200b1", "P1"),
-         ("stra\u00dfe", "STRASSE"), ("pat 1", "pat1"), ("\uff21", "A")]  # fmt: skip
-
-
-@pytest.mark.parametrize(("one", "other"), ALIKE)
-def test_names_that_differ_only_in_writing_are_no_two_for_persons(one, other):
-    with pytest.raises(UserError, match=r"key\.tsv"):
-        check_distinct([one, "B", other], "key.tsv")
