@@ -11,10 +11,15 @@ from torch import Tensor
 
 from papers.complex_dp.encoder import learn
 from papers.complex_dp.reconstruction.public import PublicNetworks
-from papers.complex_dp.reconstruction.settings import SEED, Examinations, MaskSettings, PublicNetworkSettings
+from papers.complex_dp.reconstruction.settings import (
+    SEED,
+    Examinations,
+    MaskSettings,
+    PublicNetworkSettings,
+    settings_of,
+)
 from papers.complex_dp.reconstruction.simulated import examination
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.validation import settings_of
 from zetadp.nn.models import build
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
-from zetadp.base.validation import Checked, Count, Filled, OneOf, Within, check_fields, in_range
+from zetadp.base.validation import Checked, Count, Filled, OneOf, UserError, Within, check_fields, in_range
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.settings import CHANNELS, FIXED
 
@@ -18,6 +18,21 @@ FAMILIES = ("unet", "real_unet")
 SEED = 1000
 """Seed of public patients, and of the masks and starting weights of public networks."""
 UpToTen = Annotated[float, Within(ge=0, le=10)]
+Settings = TypeVar("Settings")
+
+
+def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str) -> Settings:
+    """Return the settings of a part of a task, from the section ``name`` of the task's settings.
+
+    Raises
+    ------
+    UserError
+        If a key of the section is unknown or a value is out of range.
+    """
+    try:
+        return kind(**section)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"task.settings.{name}: {str(error).rstrip('.')}.") from error
 
 
 @dataclass(frozen=True)

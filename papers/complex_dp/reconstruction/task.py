@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
-from papers.complex_dp.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
+from papers.complex_dp.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings, settings_of
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.validation import UserError, Within, check_fields, settings_of
+from zetadp.base.validation import UserError, Within, check_fields
 from zetadp.training.metrics import bootstrapped, mean_interval
 from zetadp.training.task import Words, records_of
 

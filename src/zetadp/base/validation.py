@@ -10,16 +10,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
-
-Name = TypeVar("Name", bound=str)
-Settings = TypeVar("Settings")
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 MAX_PROBLEMS = 50
 """Most problems that a message names."""
@@ -258,7 +255,7 @@ def whole(low: int, high: int, **values: int) -> None:
         Within(ge=low, le=high).check(name, value)
 
 
-def one_of(allowed: Iterable[Name], **values: str) -> None:
+def one_of(allowed: Iterable[str], **values: str) -> None:
     """Raise ``ValueError`` unless every named value is one of ``allowed``; name the nearest valid one."""
     for name, value in values.items():
         OneOf(tuple(allowed)).check(name, value)
@@ -273,20 +270,6 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice nearest to ``word``, or None if none is near."""
     return next(iter(get_close_matches(word, list(choices), n=1, cutoff=0.6)), None)
-
-
-def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str) -> Settings:
-    """Return the settings of a part of a task, from the section ``name`` of the task's settings.
-
-    Raises
-    ------
-    UserError
-        If a key of the section is unknown or a value is out of range.
-    """
-    try:
-        return kind(**section)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"task.settings.{name}: {str(error).rstrip('.')}.") from error
 
 
 def first_sentence(error: Exception) -> str:

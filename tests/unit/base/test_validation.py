@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import pytest
 
 from zetadp.base.epsilon import Delta
-from zetadp.base.validation import Count, OneOf, Share, UserError, Within, check_fields, settings_of, whole
+from zetadp.base.validation import Count, OneOf, Share, Within, check_fields, whole
 
 HEADS = OneOf(("hidden", "pooled"))
 
@@ -57,10 +57,6 @@ def test_every_field_and_entry_is_checked_as_its_type_says(given: dict[str, Any]
     assert Settings(1, None, (0, 1), "central").rows is None
     with pytest.raises(ValueError, match=f"^Expected {fault}"):
         Settings(**given)
-    with pytest.raises(UserError, match=rf"^task\.settings\.part: Expected {fault}.*\.$"):
-        settings_of(Settings, given, "part")
-    with pytest.raises(UserError, match=r"^task\.settings\.part: .*'word'"):
-        settings_of(Settings, {"word": 1}, "part")
 
 
 @pytest.mark.parametrize("value", [0, 8, 2.5, "3", None, True, 10**400])

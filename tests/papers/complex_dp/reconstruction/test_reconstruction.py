@@ -32,6 +32,14 @@ EXAMINATIONS = Examinations(population="procedural", size=SIZE, slices=3, scalp=
 TASK = Reconstruction(size=SIZE)
 
 
+@pytest.mark.parametrize(
+    ("given", "fault"), [({"acceleration": 0}, "Expected acceleration >= 1"), ({"word": 1}, "'word'")]
+)
+def test_a_wrong_setting_of_a_part_is_named(given, fault):
+    with pytest.raises(UserError, match=rf"^task\.settings\.mask: .*{fault}.*\.$"):
+        Reconstruction(size=SIZE, mask=given)
+
+
 @pytest.fixture(scope="module")
 def volume() -> KspaceVolume:
     return examination(EXAMINATIONS, seed=0, number=3)
