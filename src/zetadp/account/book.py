@@ -124,9 +124,9 @@ class Book:
         """
         known = Register.read(ledger.parent)
         folders = [ledger.parent, *(ledger.parent.parent / name for name in sorted(known.shares))]
-        own, *others = [cls(folder, {path: _declared(path) for path in ledger_files(folder)}) for folder in folders]
-        ledgers = {**own.ledgers, **({ledger: read_ledger(ledger)} if ledger.exists() else {})}
-        return replace(own, ledgers=ledgers, others=others, shared=known.shares, people=known.people)
+        book, *others = [cls(folder, {path: _declared(path) for path in ledger_files(folder)}) for folder in folders]
+        ledgers = {**book.ledgers, **({ledger: read_ledger(ledger)} if ledger.exists() else {})}
+        return replace(book, ledgers=ledgers, others=others, shared=known.shares, people=known.people)
 
     @classmethod
     def _alone(cls, folder: Path, *, required: bool = False) -> Book:

@@ -223,11 +223,11 @@ class Ledger:
         """Unique identity of the attempt."""
         return self._attempt.identity
 
-    def knows(self, head: str) -> bool:
+    def has_head(self, head: str) -> bool:
         """Return whether the chain had this head during the attempt; if not, lines were cut off or changed since."""
         return head in self._attempt.heads and not self._attempt.closed
 
-    def ever_knew(self, head: str) -> bool:
+    def ever_had_head(self, head: str) -> bool:
         """Return whether the chain had this head during any attempt, also one that is over."""
         return head in heads_of(self.attempts)
 
@@ -306,7 +306,7 @@ class Ledger:
         line = f"{link.text}\n".encode()
         file = self._same_file()
         with writing(self.path, _CONSEQUENCE):
-            while line:
+            while line:  # an unbuffered file may take a part of a line, as on a disk that is nearly full
                 written = file.write(line)
                 self._size += written
                 line = line[written:]

@@ -70,7 +70,7 @@ class Statement(dict[str, Any]):
     def seal(self, run: RunFolder, card: str | None = None) -> None:
         """Write the statement of a finished run, and its model's card if it has one, and seal the run's files.
 
-        The seal comes last: a run that is killed before has none, and whoever finds it writes all of this again.
+        The seal comes last: the next call writes all of this again for a run that was killed before.
         """
         self.write(run.privacy, run.text)
         if card is not None:

@@ -385,6 +385,7 @@ class Coordinator:
         except WrongUpdateError as error:
             self._fail(reply.name, number, f"it sent a wrong update: {error}")
             update = None
+        # The lines count even if the update is wrong: the node has recorded its release, which the ledger must show.
         try:
             mirror.extend(reply.lines)
         except BrokenChainError as error:

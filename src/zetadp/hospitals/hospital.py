@@ -278,7 +278,7 @@ class Hospital:
 
     def _begin(self, ledger: Ledger, request: Request, parts: Assembly) -> None:
         """Refuse if the ledger has lost lines; start a new attempt if the server did and it is permitted."""
-        if request.head and not ledger.ever_knew(request.head):
+        if request.head and not ledger.ever_had_head(request.head):
             raise _RefusedError(Reason.LEDGER)
         ledgers = map(read_ledger, ledger_files(self.participant.ledger.parent))
         if lost := set(request.seen).difference(*map(heads_of, ledgers)):

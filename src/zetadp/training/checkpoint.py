@@ -80,7 +80,7 @@ class Checkpoint:
 
         Without this check the run would start over and release everything again.
         """
-        if not ledger.ever_knew(self.ledger_head):
+        if not ledger.ever_had_head(self.ledger_head):
             raise UserError(
                 f"The ledger {ledger.path} has lost lines: some are missing that it held when the checkpoint {path} "
                 f"was written, after round {self.round}. "
@@ -161,7 +161,7 @@ class RunFiles:
             saved = Checkpoint.load(self.checkpoint, receiver.weights.device)
             # A fingerprint that depends on no private data has no secret, no matter who wrote the checkpoint.
             saved.check(self.checkpoint, ledger, run.secret or saved.secret)
-            if ledger.knows(saved.ledger_head) and saved.fingerprint == run.fingerprint:
+            if ledger.has_head(saved.ledger_head) and saved.fingerprint == run.fingerprint:
                 if self.cap is not None:
                     self.cap.continuing(ledger.path)
                 receiver.load(saved.state)
@@ -173,7 +173,7 @@ class RunFiles:
             check_permitted(ledger, declaration)
         declared = replace(declaration, series=self.series, data=self.data or None)
         begin_attempt(ledger, declared, self.cap, draws=draws)
-        self.remove_messages()
+        self.remove_messages()  # they answer rounds of another attempt, so `Outbox.replay` would never send them
         return run
 
     def seal_ledger(self, path: Path) -> None:

@@ -139,6 +139,7 @@ class LocalHolders:
         # A hash of patients' data is private, so only a keyed hash is written.
         keyed = secret.tag(_fingerprint(declaration, self.records, self.units))
         if not plan.training.seeded:
+            # Only runs without noise use it, whose draws cannot be repeated then either.
             entropy, draws = secrets.randbits(128), None
         else:
             entropy, draws = entropy_of(plan, _repeat(plan, ledger, keyed)), {"plan": seeding_of(plan), "data": keyed}

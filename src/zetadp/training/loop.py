@@ -159,7 +159,7 @@ def train(
         def save(done: int) -> float:
             run.round = done
             run.save(files.checkpoint, receiver, ledger)
-            holders.discard(done)
+            holders.discard(done)  # only now: a run that resumes before the checkpoint is on disk sends them again
             return time.monotonic()
 
         # A run that is killed early then continues and does not start over.

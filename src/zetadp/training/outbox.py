@@ -66,6 +66,9 @@ class Outbox:
         UserError
             If the disk is full or the folder read-only. Then nothing was sent.
         """
+        # Stored before it is noted: a message that is noted as sent and not stored could not be sent again, and
+        # computing it again would be another release. The head that it names is synced (`Ledger.head`), so a ledger
+        # without that line has lost it.
         if self.folder is not None:
             content = {"attempt": self.ledger.identity, "round": number, "weights": digest_of(weights)}
             path = self._path(self.folder, number)
@@ -99,7 +102,7 @@ class Outbox:
         if (stored := self._read(path, number, weights, device)) is None:
             return None
         messages, head = stored
-        if not self.ledger.knows(head):
+        if not self.ledger.has_head(head):
             raise UserError(
                 f"The ledger {self.ledger.path} has lost lines: it has no line for a stored message of round "
                 f"{number}, which may have been sent. "

@@ -240,7 +240,7 @@ class Plan:
 
     def expected(self, missing: Collection[str] = ()) -> float:
         """Return the expected number of units in a round of all nodes but the missing: the divisor of a masked sum."""
-        return math.fsum(node.expected for node in self._there(missing))
+        return math.fsum(node.expected for node in self._senders(missing))
 
     def noise_of_mean(self, missing: Collection[str] = ()) -> float:
         """Return the standard deviation of the noise in the mean of a round's messages, per part, in clipping norms.
@@ -253,10 +253,10 @@ class Plan:
         missing
             Names of nodes that sent no message.
         """
-        there = self._there(missing)
+        nodes = self._senders(missing)
         if self.sums is not None:
-            return math.hypot(*(node.noise_multiplier for node in there)) / self.expected(missing)
-        return math.hypot(*(node.noise_multiplier / node.expected for node in there)) / len(there)
+            return math.hypot(*(node.noise_multiplier for node in nodes)) / self.expected(missing)
+        return math.hypot(*(node.noise_multiplier / node.expected for node in nodes)) / len(nodes)
 
     @property
     def noise_of_row(self) -> float:
@@ -264,7 +264,7 @@ class Plan:
         rows = [node.noise_multiplier / node.expected for node in self.nodes]
         return self.training.clip * math.hypot(*rows) / math.sqrt(len(rows))
 
-    def _there(self, missing: Collection[str]) -> list[NodeConstants]:
+    def _senders(self, missing: Collection[str]) -> list[NodeConstants]:
         return [node for node in self.nodes if node.name not in missing]
 
     @property

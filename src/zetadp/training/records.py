@@ -188,6 +188,8 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tupl
         distinct.append(np.minimum(counts, len(turns)))
         # A unit without the stratum has another of its items in these columns, which weighs nothing.
         counts = np.maximum(counts, 1)
+        # Sorting random keys shuffles the items of all units in one operation. Columns beyond a unit's items come last,
+        # and are not reached: where the items are too few, the turns begin again with the first.
         keys = random.random(columns.shape)
         keys[np.arange(columns.shape[1]) >= counts] = np.inf
         order = np.take_along_axis(keys.argsort(axis=1), turns % counts, axis=1)
@@ -195,6 +197,7 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tupl
     strata_of_unit = np.sum([number > 0 for number in distinct], axis=0)
     weights = [(turns < number) / (np.maximum(number, 1) * strata_of_unit).astype(np.float32) for number in distinct]
     positions, item_weights = np.concatenate(chosen, axis=1), np.concatenate(weights, axis=1, dtype=np.float32)
+    # A unit with exactly this number contributes every item once, even if its strata are of different sizes.
     whole = np.flatnonzero(node.lengths == count)
     if len(whole):
         positions[whole], item_weights[whole] = node.table[whole, :count], np.float32(1) / np.float32(count)

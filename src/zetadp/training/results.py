@@ -49,4 +49,4 @@ def write_results(
     with written_whole(results.history) as temporary:
         trained.history.to_csv(temporary, index=False)
     files.seal_ledger(results.ledger)
-    files.finish()
+    files.finish()  # last: a job that is killed before continues from the checkpoint, and writes all of it again

@@ -369,8 +369,8 @@ def test_an_attempt_that_was_closed_neither_continues_nor_releases(tmp_path):
     with Ledger(path) as ledger:
         ledger._append({"kind": "closed"})  # a crash comes before the next attempt
     with Ledger(path) as ledger:
-        assert ledger.ever_knew(first)
-        assert not ledger.knows(first)
+        assert ledger.ever_had_head(first)
+        assert not ledger.has_head(first)
         with pytest.raises(BrokenChainError, match="was closed"):
             ledger.record([EVENT])
     with pytest.raises(UserError, match="was closed"):

@@ -145,7 +145,7 @@ def test_a_kept_head_shows_that_lines_were_cut_off_since(path):
         for number in range(3):
             ledger.record([event(number)])
             heads.append(ledger.head)
-        assert all(ledger.knows(head) for head in heads)
+        assert all(ledger.has_head(head) for head in heads)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
     with pytest.raises(UserError, match=r"run\.jsonl has lost lines"):
@@ -154,16 +154,16 @@ def test_a_kept_head_shows_that_lines_were_cut_off_since(path):
     register = path.with_name("register")
     register.write_text("".join(register.read_text().splitlines(keepends=True)[:-1]))
     with Ledger(path) as ledger:
-        assert [ledger.knows(head) for head in heads] == [True, True, False]
+        assert [ledger.has_head(head) for head in heads] == [True, True, False]
         assert ledger.identity == identity
         ledger.record([event(2, clip=1.0)])  # another line in its place is another head
-        assert not ledger.knows(heads[2])
+        assert not ledger.has_head(heads[2])
         ledger.start(DECLARATION)
         assert ledger.identity != identity
-        assert [ledger.knows(head) for head in heads] == [False] * 3
-        assert [ledger.ever_knew(head) for head in heads] == [True, True, False]
+        assert [ledger.has_head(head) for head in heads] == [False] * 3
+        assert [ledger.ever_had_head(head) for head in heads] == [True, True, False]
     with Ledger(path) as ledger:
-        assert [ledger.ever_knew(head) for head in heads] == [True, True, False]
+        assert [ledger.ever_had_head(head) for head in heads] == [True, True, False]
     assert heads[1] in read_ledger(path)[0].heads
 
 
