@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from zetadp.accounting.events import MOST_RELEASES, Event, entries_of, events_in
-from zetadp.accounting.threat import NOISE_SOURCES, NoiseSource, Sums, Threat
+from zetadp.accounting.threat import NOISE_SOURCES, CohortUnit, NoiseSource, Sums, Threat
 from zetadp.base.epsilon import Delta, Target
 from zetadp.base.validation import Checked, Count, OneOf, Positive, Within, whole
 
@@ -116,7 +116,7 @@ class Declaration(Checked):
     cohort: str | None = None
     task: Mapping[str, Any] | None = None
     partition: Mapping[str, Any] | None = None
-    cohort_unit: Literal["patient", "speaker", "record"]
+    cohort_unit: CohortUnit
     threat: Threat = "local"
     plan: str | None = None
     public: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from zetadp.account.attempts import Attempt
 from zetadp.account.declaration import Declaration, Limit, MixedRows, Series
@@ -21,9 +21,9 @@ from zetadp.accounting.events import MOST_RELEASES, NodeHistory, histories
 from zetadp.accounting.kinds import Kind, NoisySum
 from zetadp.accounting.masked import MaskedSum
 from zetadp.accounting.threat import (
-    COHORT_UNITS,
     NOISE_SOURCES,
     Audience,
+    CohortUnit,
     NoiseSource,
     Sums,
     Threat,
@@ -98,7 +98,7 @@ class Run:
         """Refuse a run without releases, and impossible combinations."""
         whole(1, MOST_RELEASES, declared_rounds=self.declared_rounds, images=1 if self.images is None else self.images)
         check_threat(self.threat, len(self.nodes), self.sums)
-        one_of(COHORT_UNITS, unit=self.unit)
+        one_of(get_args(CohortUnit), unit=self.unit)
         one_of(NOISE_SOURCES, noise=self.noise)
         object.__setattr__(self, "noise", NoiseSource.SEEDED if self.laws else NoiseSource(self.noise))
         DELTAS.check("delta", self.delta)

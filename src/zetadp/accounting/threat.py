@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from zetadp.base.validation import Checked, UserError, Within, one_of
 
 Threat: TypeAlias = Literal["local", "masked_sums", "central"]
 
-Unit: TypeAlias = Literal["patient", "speaker", "record", "image"]
+CohortUnit: TypeAlias = Literal["patient", "speaker", "record"]
+"""What the units of a cohort can be: whole persons, or records, of which a person may have several."""
+
+Unit: TypeAlias = Literal[CohortUnit, "image"]
 """The unit that is drawn, clipped and hidden. The person behind a record or an image may contribute others as well."""
 
 PERSONS = ("patient", "speaker")
 """Units that are whole persons."""
-COHORT_UNITS = (*PERSONS, "record")
-"""What a cohort's units can be."""
 
 
 class NoiseSource(StrEnum):
@@ -116,7 +117,7 @@ class Sums(Checked):
 
 def check_threat(threat: Threat, nodes: int, sums: Sums | None) -> None:
     """Refuse a threat model that a number of nodes cannot have, or that does not go with what sums rely on."""
-    one_of(("local", "central", MASKED_SUMS), threat=threat)
+    one_of(get_args(Threat), threat=threat)
     if (threat == MASKED_SUMS) != (sums is not None):
         raise ValueError(f"Expected sums with threat {MASKED_SUMS} and with no other, found {sums}.")
     if threat == "central" and nodes != 1:

@@ -99,10 +99,10 @@ class _Frame(NamedTuple):
     package: str
     line: traceback.FrameSummary
 
-    @property
-    def installed(self) -> bool:
-        """Whether a package manager put it there; what a user is writing is elsewhere."""
-        return not {"site-packages", "dist-packages"}.isdisjoint(Path(self.line.filename).parts)
+
+def is_installed(file: str) -> bool:
+    """Return whether a package manager put a file where it is; what a user is writing is elsewhere."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def _frames(error: Exception) -> list[_Frame]:
@@ -117,6 +117,6 @@ def _located(error: Exception, frames: Sequence[_Frame]) -> str:
     text = first_sentence(error)
     if not frames:
         return text
-    line = next((frame for frame in reversed(frames) if not frame.installed), frames[-1]).line
+    line = next((frame for frame in reversed(frames) if not is_installed(frame.line.filename)), frames[-1]).line
     code = f": {line.line}" if line.line else ""
     return f"{text.removesuffix('.')} (line {line.lineno} of {line.filename}, in {line.name}{code})."

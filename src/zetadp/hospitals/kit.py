@@ -163,7 +163,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     yield "  never sends images, features, losses, or how many were drawn"
     yield f"  costs:    {promise.terms}"
     if math.isfinite(promise.person):
-        exposed = composition.grouped(plan.mechanisms(node.name), plan.units_of_a_person or 1)
+        exposed = composition.grouped(plan.mechanisms(node.name), plan.units_of_a_person)
         share = Risk(plan.label, (), (exposed,), "holds").right_guesses(CANDIDATES, promise.delta)
         condition = "As long as masks hide single messages, someone" if plan.masked else "Someone"
         yield (

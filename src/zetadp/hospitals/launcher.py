@@ -64,7 +64,7 @@ def require_free_port(host: str, port: int) -> None:
 def free_port() -> int:
     """Return a free port of the loopback interface."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 

@@ -33,7 +33,7 @@ LOSS_FAILED = "loss: Expected a loss of the network's outputs and the labels, fo
 
 
 def complex_hint(outputs: Tensor) -> str:
-    """Return its end: advice for complex outputs, which many losses do not take."""
+    """Return the end of that message: advice for complex outputs, which many losses do not take."""
     return " Complex outputs need a real loss: let the network return .abs()." if outputs.is_complex() else ""
 
 

@@ -12,7 +12,7 @@ from zetadp.base.tensors import packed
 from zetadp.base.usercode import user_code
 from zetadp.base.validation import UserError
 from zetadp.mechanism.dropout import LAYERS
-from zetadp.training.stateless import copied, same
+from zetadp.training.stateless import copied, embedded, same
 
 COMPILED = "_orig_mod"
 """Name under which `torch.compile` has the network that it wraps."""
@@ -82,7 +82,7 @@ def check_own(model: nn.Module) -> None:
 
 def embedding_hint(model: nn.Module) -> str:
     """Return what to do about an error of a network with embeddings, which take whole numbers."""
-    if not any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
+    if embedded(model) is None:
         return ""
     return " Items are float32 or complex64. Let an embedding of n rows take items.long().clamp(0, n - 1)."
 

@@ -20,7 +20,7 @@ from zetadp.account.declaration import PUBLIC, Declaration
 from zetadp.accounting.events import Event, sampling_probability
 from zetadp.accounting.kinds import NOISE, Kind, NoisySum
 from zetadp.accounting.masked import MaskedSum
-from zetadp.accounting.threat import MASKED_SUMS, Sums, Threat, check_threat
+from zetadp.accounting.threat import MASKED_SUMS, CohortUnit, Sums, Threat, Unit, check_threat
 from zetadp.base.epsilon import Delta, Target, check_delta
 from zetadp.base.names import check_distinct, checked_name
 from zetadp.base.runfolder import RunName
@@ -123,7 +123,7 @@ class Plan:
     sums: Sums | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
-    cohort_unit: Literal["patient", "speaker", "record"] = "patient"
+    cohort_unit: CohortUnit = "patient"
 
     def __post_init__(self) -> None:
         """Check every value, and that values agree with each other."""
@@ -273,7 +273,7 @@ class Plan:
         return self.sums is not None and self.nodes[0].noise_multiplier > 0
 
     @property
-    def protects(self) -> str:
+    def protects(self) -> Unit:
         """The unit of the guarantee in the word that ledgers, statements and pages have for it: patient, image, ..."""
         return "image" if self.unit == "image" else self.cohort_unit
 

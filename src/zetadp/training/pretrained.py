@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from zetadp.account.attempts import read_ledger
 from zetadp.account.exposure import runs_of
 from zetadp.account.totals import Total
-from zetadp.accounting.threat import NOISE_SOURCES, Threat
+from zetadp.accounting.threat import NOISE_SOURCES, Threat, Unit
 from zetadp.base.epsilon import Delta, Target
 from zetadp.base.names import checked_name
 from zetadp.base.randomness import Purpose, stream
@@ -61,7 +61,7 @@ class TrainedOn(Checked):
     """
 
     cohort: str
-    unit: Annotated[str, OneOf(("patient", "speaker", "record", "image"))]
+    unit: Unit
     units: Count
     target: Target
     delta: Delta

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from zetadp.base.usercode import is_installed
 
 LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "zetadp"}
 """Packages whose classes and functions are not searched for state."""
@@ -157,7 +158,7 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 def _is_installed(module: object) -> bool:
     """Return whether a module is of an installed package."""
-    return bool({"site-packages", "dist-packages"} & {*Path(getattr(module, "__file__", None) or "").parts})
+    return is_installed(getattr(module, "__file__", None) or "")
 
 
 def _is_users(kind: type) -> bool:
