@@ -139,7 +139,7 @@ class Declaration(Checked):
 
     @property
     def rounds(self) -> int:
-        """Largest number of releases of a node: one a round, and the spare tries of masked sums."""
+        """Largest number of releases of a node: one per round, and the spare tries of masked sums."""
         whole(1, MOST_RELEASES, **{"training.rounds": self.training["rounds"]})
         return int(self.training["rounds"]) + (0 if self.sums is None else self.sums.spare)
 

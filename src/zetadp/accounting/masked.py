@@ -79,7 +79,7 @@ class MaskedSum(GaussianSum):
             self.with_shares(shares)
 
     def with_shares(self, shares: int) -> NoisySum:
-        """Return the sum as somebody sees it who faces the noise of so many nodes; with one, it is a single message."""
+        """Return the sum to an observer who faces the noise of this number of nodes; of one node, it is its message."""
         return NoisySum(self.sampling_probability, self.share * math.sqrt(shares), self.units)
 
     @property

@@ -141,4 +141,5 @@ def arm_shown(arm: str, threat: str) -> str:
 
 
 Audience: TypeAlias = Literal["server", "messages", "node", "reader"]
-"""Who looks: the server, alone or with others; anyone who could undo all masks; one other node; model readers."""
+"""Those who see releases: the server, alone or with others; anyone who could undo all masks; another node; readers of
+the models."""

@@ -90,7 +90,7 @@ Delta = Annotated[float, DELTAS]
 
 
 def check_delta(delta: float, people: int = 1) -> None:
-    """Refuse a delta out of range or above 1 / people: a release of one of so many people as a whole would meet it.
+    """Refuse a delta out of range or above 1 / people: publishing all data of one of them at random would meet it.
 
     Raises
     ------

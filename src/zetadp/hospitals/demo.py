@@ -39,7 +39,7 @@ def run_demo(folder: Path, report: Callable[[str], None]) -> Path:
     folder
         A new folder, for all that is made.
     report
-        Takes what happens, a line each.
+        Takes a line on each step.
 
     Returns
     -------

@@ -147,7 +147,7 @@ class LocalFederation:
         self._start(SERVER, "serve", path, *options)
 
     def wait(self, report: Callable[[str], None] = logger.debug) -> None:
-        """Wait until the training is over; ``report`` takes what the server prints, a line each.
+        """Wait until the training is over; ``report`` takes what the server prints, line by line.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class LocalFederation:
             raise UserError(self._error_message(SERVER))
 
     def run(self, settings: ServerSettings, report: Callable[[str], None] = logger.debug) -> None:
-        """Run a training to its end; ``report`` takes what the server prints, a line each."""
+        """Run a training to its end; ``report`` takes what the server prints, line by line."""
         self.begin(settings)
         self.wait(report)
 

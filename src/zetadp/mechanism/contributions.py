@@ -234,7 +234,7 @@ def unit_layer(layer: Layer) -> Layer:
     """Declare, as a decorator, that layers of a class and of its subclasses can give one gradient per unit.
 
     Their parameters may have a leading unit axis of length P (all P slices are equal, usually an expanded view). The
-    items of a batch are then P consecutive blocks of equal length, one a unit. Outputs are the same as without the
+    items of a batch are then P consecutive blocks of equal length, one per unit. Outputs are the same as without the
     axis. The gradient of a parameter has the axis too: slice p is the gradient of unit p's part of the loss.
     """
     _UNIT_LAYERS.append(layer)
@@ -242,7 +242,7 @@ def unit_layer(layer: Layer) -> Layer:
 
 
 def unit_product(layer: Layer) -> Layer:
-    """Declare a `unit_layer` that multiplies features, shape (item, feature), by the matrix ``weight``, once a call.
+    """Declare a `unit_layer` that multiplies features, shape (item, feature), by the matrix ``weight``, once per call.
 
     Complex features are stacked, real parts first. Layers of exactly this class store gradients of large matrices as
     factors.
@@ -259,8 +259,8 @@ def unit_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
     """Declare, as a decorator, a function that returns each unit's gradients of the parameters of a layer.
 
     It takes a layer of exactly one of these classes, the input and the gradient of the output of one call, whose first
-    axis is items in blocks of equal length, one a unit, and the number of units. It returns one tensor a parameter, by
-    its name, shape (unit, ...), or factors. Layers without a rule follow `of_any_layer`.
+    axis is items in blocks of equal length, one per unit, and the number of units. It returns one tensor per parameter,
+    by its name, shape (unit, ...), or factors. Layers without a rule follow `of_any_layer`.
     """
 
     def declare(rule: Rule) -> Rule:

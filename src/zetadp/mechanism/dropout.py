@@ -45,7 +45,7 @@ class UnitDropout(TorchFunctionMode):
     Parameters
     ----------
     keys
-        Whole numbers, int64 of shape (unit,). The items of a batch are blocks of equal length, one a unit.
+        Whole numbers, int64 of shape (unit,). The items of a batch are blocks of equal length, one per unit.
     """
 
     def __init__(self, keys: Tensor) -> None:

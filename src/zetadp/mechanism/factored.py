@@ -138,7 +138,7 @@ class Factored:
 
 
 def are_smaller(images: int, rows: int, columns: int) -> bool:
-    """Return whether factors of a matrix are `SMALLER` than their product, for one patient with so many images."""
+    """Return whether factors of a matrix are `SMALLER` than their product, for a patient with this number of images."""
     return SMALLER * images * (rows + columns) <= rows * columns
 
 

@@ -12,7 +12,8 @@ from zetadp.training.records import LabelledItems
 from zetadp.training.task import Task
 
 ITEMS_AT_ONCE = 80
-"""Items of a pass. Intermediate results of so many stay in a processor's cache: 512 take 1.4 times as long an item."""
+"""Items of a pass, whose intermediate results stay in a processor's cache. With 512, an item takes 1.4 times as
+long."""
 
 
 @torch.no_grad()

@@ -26,8 +26,8 @@ def summarise(predictions: pd.DataFrame, names: Sequence[str], called: str = "cl
     Parameters
     ----------
     predictions
-        One row an item, with columns ``patient``, those that distinguish the items of a patient, such as ``record`` and
-        ``slice``, ``called`` (the true class), ``predicted`` and ``probability`` (of the predicted class).
+        One row per item, with columns ``patient``, those that distinguish the items of a patient, such as ``record``
+        and ``slice``, ``called`` (the true class), ``predicted`` and ``probability`` (of the predicted class).
     names
         Names of the classes, in the order of their labels.
     called

@@ -32,7 +32,7 @@ class Outbox:
     ledger
         Ledger that records a round before its release.
     folder
-        Folder with one file a round, for nodes that cannot draw their noise again; it is created with the first file.
+        Folder with one file per round, for nodes that cannot draw their noise again; it is created with the first file.
         None stores nothing. Messages are privatised, but the time when they were computed is not, because a round takes
         longer if it draws more patients. So all files get the same time.
     label

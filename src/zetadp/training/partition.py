@@ -119,7 +119,7 @@ def assign_patients(index: pd.DataFrame, settings: PartitionSettings, sizes: Seq
     Parameters
     ----------
     index
-        Table with one row a record and columns ``patient``, ``part`` (``train`` or ``test``) and ``scanner``.
+        Table with one row per record and columns ``patient``, ``part`` (``train`` or ``test``) and ``scanner``.
     settings
         Settings of the partition.
     sizes
@@ -127,7 +127,7 @@ def assign_patients(index: pd.DataFrame, settings: PartitionSettings, sizes: Seq
 
     Returns
     -------
-    Table with one row a record: ``patient``, ``record``; ``role``: ``train``, ``validation`` or ``test``; ``node``:
+    Table with one row per record: ``patient``, ``record``; ``role``: ``train``, ``validation`` or ``test``; ``node``:
     name of the holder, ``server`` for test patients. All records of a patient have the same holder.
 
     Raises
@@ -164,7 +164,7 @@ def write_partition(*, table: Path, partition: Path, settings: dict[str, Any], s
 
 
 def read_partition(path: Path) -> pd.DataFrame:
-    """Read a table that `write_partition` wrote: one row a record, identifiers as text."""
+    """Read a table that `write_partition` wrote: one row per record, identifiers as text."""
     return read_table(path, ("patient", "record", "role", "node"))
 
 

@@ -230,7 +230,7 @@ class Plan:
 
     @property
     def tries(self) -> int:
-        """Number of declared releases of a node: one a round, and the spare tries of masked sums."""
+        """Number of declared releases of a node: one per round, and the spare tries of masked sums."""
         return self.training.rounds + (0 if self.sums is None else self.sums.spare)
 
     @property

@@ -108,7 +108,7 @@ class Noise(NamedTuple):
 
     @classmethod
     def of_head(cls, patients: int) -> Noise:
-        """Return the noise of the workflow's default head, for one hospital with so many training patients."""
+        """Return the noise of the workflow's default head, for one hospital with this number of training patients."""
         multiplier = noise_for_epsilon(HEAD_EPSILON, HEAD_DELTA, 1.0, HEAD_ROUNDS)
         single = multiplier / patients * math.sqrt(HEAD_WEIGHTS)
         return cls(single, single / math.sqrt(HEAD_ROUNDS))

@@ -38,7 +38,7 @@ class LabelledItems:
         Stratum of each item, shape (item,), in the processor's memory. A unit's items are chosen equally from every
         stratum. By default all items are in one.
     items
-        One row an item, with columns ``patient`` (or the unit), ``node`` if there is a partition, and those that
+        One row per item, with columns ``patient`` (or the unit), ``node`` if there is a partition, and those that
         distinguish the items of a patient. By default it has no columns: only positions are known.
     present
         Whether there is an item, shape (item,), in the processor's memory; by default always. Where records share a

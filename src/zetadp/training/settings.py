@@ -321,7 +321,7 @@ class Patience(Checked):
     poll_seconds: Positive = 0.25
 
     def least_of(self, nodes: int) -> int:
-        """Return the fewest of so many nodes that make a round; raise `UserError` if there are fewer nodes."""
+        """Return the fewest of a number of nodes that make a round; raise `UserError` if there are fewer nodes."""
         least = nodes if self.least_nodes is None else self.least_nodes
         if least > nodes:
             raise UserError(

@@ -89,7 +89,7 @@ class Task(Protocol):
         """Return the metric of each item, shape (item,); training reports their mean. Parameters as in `losses`."""
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
-        """Return columns of the table of predictions, with one value an item. Parameters as in `losses`."""
+        """Return columns of the table of predictions, with one value per item. Parameters as in `losses`."""
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
         """Return the metrics of a run from its table of predictions.
@@ -97,7 +97,7 @@ class Task(Protocol):
         Parameters
         ----------
         predictions
-            One row an item: ``patient``, the columns that distinguish a patient's items, and those of `measure`.
+            One row per item: ``patient``, the columns that distinguish a patient's items, and those of `measure`.
 
         Returns
         -------
@@ -143,7 +143,7 @@ class PipelineTask(Task, Protocol):
         files
             Files that the task's rules made for the domain of the network.
         partition
-            One row a record: ``patient``, ``record``, ``role`` and ``node``.
+            One row per record: ``patient``, ``record``, ``role`` and ``node``.
         role
             ``train``, ``validation`` or ``test``.
         device
