@@ -20,8 +20,8 @@ from torch.utils.data import (
     default_collate,
 )
 
+from zetadp.base.owners import checked_owners
 from zetadp.base.validation import UserError, whole
-from zetadp.training.records import checked_owners
 from zetadp.training.stateless import same
 
 BATCH_NOT_SPLIT = "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."

@@ -16,9 +16,10 @@ from torch import Tensor
 from zetadp.base.arrays import network_numbers, tensor_of
 from zetadp.base.calls import checked_calls
 from zetadp.base.names import name_key
+from zetadp.base.owners import checked_owners
 from zetadp.base.validation import UserError, counted, shown
 from zetadp.own.looked_up import Joined, LookedUp, other_random_numbers, reading
-from zetadp.training.records import LabelledItems, checked_owners
+from zetadp.training.records import LabelledItems
 from zetadp.training.stateless import same
 
 logger = logging.getLogger(__name__)
