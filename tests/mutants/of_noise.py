@@ -303,9 +303,9 @@ def nodes_built_with_one_stream(original, self, name, entropy, ledger):
     return made
 
 
-@mutant("zetadp.training.plan:Plan.entropy", check_trainings_share_no_noise)
-def trainings_seeded_by_their_seed_alone(original, self, repeat=0):
-    return self.run.seed
+@mutant("zetadp.training.holders:entropy_of", check_trainings_share_no_noise)
+def trainings_seeded_by_their_seed_alone(original, plan, repeat=0):
+    return plan.run.seed
 
 
 @mutant("zetadp.training.holders:_repeat", check_trainings_share_no_noise)
