@@ -50,8 +50,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     with writing(path):
         make_folder(path.parent)
         remove_leftovers(path)
-        # The suffix stays last: some writers choose the format by it.
-        temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+        temporary = _temporary(path, os.getpid())
         try:
             yield temporary
             with temporary.open("rb") as handle:
@@ -156,7 +155,7 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
-        temporary = folder.with_name(f".{folder.stem}.{os.getpid()}.partial{folder.suffix}")
+        temporary = _temporary(folder, os.getpid())
         temporary.mkdir(mode=0o700)
         try:
             yield temporary
@@ -239,14 +238,19 @@ def sync_folder(folder: Path) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files and folders of processes that were killed while they wrote ``path``."""
-    before, after = f".{path.stem}.", f".partial{path.suffix}"
     for other in path.parent.iterdir() if path.parent.is_dir() else ():
-        process = other.name.removeprefix(before).removesuffix(after)
-        if other.name == f"{before}{process}{after}" and process.isdecimal() and not _alive(int(process)):
+        process = other.name.removeprefix(f".{path.stem}.").partition(".")[0]
+        if process.isdecimal() and other == _temporary(path, int(process)) and not _alive(int(process)):
             if other.is_dir():
                 shutil.rmtree(other, ignore_errors=True)
             else:
                 other.unlink(missing_ok=True)
+
+
+def _temporary(path: Path, process: int) -> Path:
+    """Return the temporary path of a process that writes ``path``."""
+    # The suffix stays last: some writers choose the format by it.
+    return path.with_name(f".{path.stem}.{process}.partial{path.suffix}")
 
 
 def _alive(process: int) -> bool:

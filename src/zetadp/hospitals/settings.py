@@ -153,6 +153,8 @@ class ServerSettings(SiteSettings):
         The most that all runs recorded next to ``ledger_file`` may cost a patient: ``epsilon`` and ``delta``.
     series
         The runs that were declared together with this one: ``name`` and ``runs``.
+    data
+        Keyed hash of the training data, for the ledger; empty if it is not written.
     """
 
     SITE: ClassVar[str] = "a federation's server"
