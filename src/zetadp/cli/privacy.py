@@ -162,8 +162,8 @@ def ledger(
     zetadp ledger runs/mine
     """
     from zetadp.account.book import Book
+    from zetadp.account.recorded import recorded_in
     from zetadp.account.statement import total_statement
-    from zetadp.account.verification import recorded_in
 
     # A file that two patterns match counts once.
     ledgers = list({path.resolve(): path for path in map(recorded_in, files)}.values())

@@ -124,8 +124,8 @@ def risk(
     zetadp risk runs/mine
     zetadp risk rows.jsonl --output report
     """
+    from zetadp.account.recorded import recorded_in
     from zetadp.account.risk import Risk
-    from zetadp.account.verification import recorded_in
     from zetadp.report.riskpage import Evidence, headline, write_risk
 
     ledger = recorded_in(source)
@@ -225,8 +225,8 @@ def budget(
     """
     from zetadp.account.book import Book
     from zetadp.account.exposure import common_unit, condition_of, declared_run
+    from zetadp.account.recorded import recorded_in
     from zetadp.account.totals import Total
-    from zetadp.account.verification import recorded_in
     from zetadp.training.plan import Plan
 
     if not folder.is_dir():

@@ -13,9 +13,9 @@ from torch import nn
 from zetadp.account.attempts import read_ledger
 from zetadp.account.book import Book, note_people
 from zetadp.account.offers import SAME_SETTINGS, offer, plan_difference
+from zetadp.account.recorded import check_neighbours
 from zetadp.account.register import REGISTER, Secret
 from zetadp.account.statement import Statement, last_statement
-from zetadp.account.verification import check_neighbours
 from zetadp.base.differences import differences
 from zetadp.base.names import checked_name, checked_path
 from zetadp.base.runfolder import RunFolder

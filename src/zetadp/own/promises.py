@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from zetadp.account.book import Book
 from zetadp.account.budget import Cap
 from zetadp.account.exposure import declared_run
+from zetadp.account.recorded import recorded_in
 from zetadp.account.statement import Statement, total_statement
 from zetadp.account.totals import Total
-from zetadp.account.verification import recorded_in
 from zetadp.accounting import calibration, composition
 from zetadp.accounting.events import MOST_RELEASES
 from zetadp.accounting.kinds import NoisySum
