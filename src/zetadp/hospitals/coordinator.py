@@ -28,9 +28,9 @@ from zetadp.hospitals.health import Health
 from zetadp.hospitals.ledgers import Mirror, copies_of, heads_elsewhere, note_identities, spent_so_far
 from zetadp.hospitals.masks import Place
 from zetadp.hospitals.protocol import (
-    Answer,
     Reason,
     Refusal,
+    Reply,
     Request,
     Unreadable,
     WrongUpdateError,
@@ -210,7 +210,7 @@ class Coordinator:
         """Return the request to all nodes."""
         return Request(self.plan.digest, position, self.state.round, "", weights)
 
-    def _exchange(self, request: Request, done: Container[str]) -> Iterator[Answer | Refusal]:
+    def _exchange(self, request: Request, done: Container[str]) -> Iterator[Reply]:
         """Send a request to the nodes that are ready, and yield the answers that have arrived.
 
         Parameters
@@ -235,7 +235,7 @@ class Coordinator:
             if reply.place == request.place and reply.name not in done and self._is_signed(reply, request):
                 yield reply
 
-    def _is_signed(self, reply: Answer | Refusal | Unreadable, request: Request) -> TypeGuard[Answer | Refusal]:
+    def _is_signed(self, reply: Reply | Unreadable, request: Request) -> TypeGuard[Reply]:
         """Return whether a node signed a reply to its request; note a failure if it did not.
 
         An attacker who can connect in the name of a node can take away its requests, but cannot send an answer that is
@@ -364,7 +364,7 @@ class Coordinator:
     def _no_answer(self, number: int, names: Sequence[str], seconds: float) -> UserError:
         return self._stopped(number, f"no answer from {', '.join(names)} in {seconds:g} seconds")
 
-    def _accept(self, reply: Answer | Refusal) -> Tensor | None:
+    def _accept(self, reply: Reply) -> Tensor | None:
         """Return a reply's update; note a failure and return None if there is none and a new request may succeed.
 
         Raises

@@ -111,7 +111,7 @@ class Hospital:
         phase = checked_phase(Assembly.of(plan, records, start), records, self.units, self.settings.chunk)
         self.rules, self.chunk = phase.has_rules, phase.chunk
 
-    def exchange(self, request: Request) -> Answer | Refusal:
+    def exchange(self, request: Request) -> Reply:
         """Reply to a request, with masked sums also by a fresh value, and sign the reply as a whole.
 
         Fresh values stay in the memory of this process, and the one for a try is taken out before its computation
@@ -123,7 +123,7 @@ class Hospital:
         """Return a reply to a request with the node's signature."""
         return signed_reply(reply, request, self.participant.key)
 
-    def _exchanged(self, request: Request) -> Answer | Refusal:
+    def _exchanged(self, request: Request) -> Reply:
         if self.participant.roster is None:
             return self.reply(request)
         if not request.weights and not request.values:
@@ -145,7 +145,7 @@ class Hospital:
         self._unused_value = position, value
         return value
 
-    def reply(self, request: Request, value: FreshValue | None = None) -> Answer | Refusal:
+    def reply(self, request: Request, value: FreshValue | None = None) -> Reply:
         """Answer a request, or refuse it with one of a few fixed reasons.
 
         Parameters

@@ -14,7 +14,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -164,7 +164,8 @@ class Unreadable:
     place: Place
 
 
-Reply = TypeVar("Reply", bound=Answer | Refusal)
+Reply: TypeAlias = Answer | Refusal
+"""What a node sends in answer to a request."""
 
 
 def signed_reply(reply: Reply, request: Request, key: EllipticCurvePrivateKey) -> Reply:
@@ -172,7 +173,7 @@ def signed_reply(reply: Reply, request: Request, key: EllipticCurvePrivateKey) -
     return replace(reply, signature=signature(_signed_content(reply, request), key))
 
 
-def check_reply(reply: Answer | Refusal, request: Request, key: EllipticCurvePublicKey) -> None:
+def check_reply(reply: Reply, request: Request, key: EllipticCurvePublicKey) -> None:
     """Check that a node signed a reply to a request, as a whole.
 
     A reply that was sent before, to the same request, passes. It holds nothing that the node did not answer to it.
@@ -185,7 +186,7 @@ def check_reply(reply: Answer | Refusal, request: Request, key: EllipticCurvePub
     check_signature(_signed_content(reply, request) | {"signature": reply.signature}, key)
 
 
-def _signed_content(reply: Answer | Refusal, request: Request) -> dict[str, Any]:
+def _signed_content(reply: Reply, request: Request) -> dict[str, Any]:
     """Return the signed content of a reply: the reply, and the plan, place and weights of the request."""
     facts: dict[str, Any] = {"purpose": ANSWER, "kind": type(reply).__name__, "plan": request.plan}
     facts |= {"asked": asdict(request.place), **asdict(reply)}
@@ -201,7 +202,7 @@ class WrongEnvelopeError(ValueError):
     """Records that are not the message that was expected."""
 
 
-def pack(message: Request | Answer | Refusal) -> RecordDict:
+def pack(message: Request | Reply) -> RecordDict:
     """Return a message as the content of one of Flower's."""
     facts = asdict(message)
     vectors = {name: value for name, value in facts.items() if isinstance(value, bytes)}

@@ -51,7 +51,7 @@ class SummingCoordinator(Coordinator):
 
     Parameters
     ----------
-    *arguments, **more
+    *arguments, **options
         As for `Coordinator`.
     roster
         The roster of the plan.

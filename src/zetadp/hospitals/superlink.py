@@ -39,8 +39,7 @@ from zetadp.base.validation import UserError, shown
 from zetadp.hospitals.certificates import Credentials, public_bytes
 from zetadp.hospitals.protocol import (
     LIFE_SECONDS,
-    Answer,
-    Refusal,
+    Reply,
     Request,
     Unreadable,
     WrongEnvelopeError,
@@ -266,7 +265,7 @@ class SuperLink:
         if identifier := self._state.store_message_ins(message):
             self._sent[name] = _Sent(identifier, request, activated)
 
-    def collect(self) -> list[Answer | Refusal | Unreadable]:
+    def collect(self) -> list[Reply | Unreadable]:
         """Return the answers that have arrived, and forget their messages."""
         by_message = {sent.message: (name, sent) for name, sent in self._sent.items()}
         replies = []
@@ -281,7 +280,7 @@ class SuperLink:
                 replies.append(reply)
         return replies
 
-    def _reply(self, name: str, sent: _Sent, message: Message) -> Answer | Refusal | Unreadable | None:
+    def _reply(self, name: str, sent: _Sent, message: Message) -> Reply | Unreadable | None:
         """Return the reply in a message; None if a message was lost and the request may be sent again."""
         failed = Unreadable(name, sent.request.place)
         if message.has_error():
@@ -289,7 +288,7 @@ class SuperLink:
             logger.warning("a message to or from %s was lost; the request is sent again", name)
             return None
         try:
-            reply: Answer | Refusal = unpack(message.content, Answer | Refusal)
+            reply: Reply = unpack(message.content, Reply)
         except WrongEnvelopeError as error:
             logger.warning("%s sent a message that is not an answer: %s", name, shown(str(error)))
             return failed

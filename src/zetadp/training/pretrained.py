@@ -73,14 +73,10 @@ class TrainedOn(Checked):
 
     def __post_init__(self) -> None:
         """Check every value."""
-        texts = {name: getattr(self, name) for name in ("cohort", "unit", "noise", "threat")}
-        wrong = [f"{name} {value!r}" for name, value in texts.items() if not isinstance(value, str)]
-        if not isinstance(self.simulated, bool):
-            wrong.append(f"simulated {self.simulated!r}")
-        if wrong:
-            raise UserError(f"Expected texts, and whether it was simulated, found {', '.join(wrong)}.")
         super().__post_init__()
-        if self.cohort:
+        if not isinstance(self.simulated, bool):
+            raise UserError(f"Expected whether its patients were simulated, found {self.simulated!r}.")
+        if self.cohort != "":
             checked_name(self.cohort, "cohort")
 
     def to_json(self) -> dict[str, Any]:
