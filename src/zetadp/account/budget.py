@@ -142,8 +142,7 @@ def check_unit(ledger: Path, declaration: Declaration) -> None:
     UserError
         If the units differ.
     """
-    earlier = Book.declared(ledger).units(about=ledger)
-    one_unit({declaration.cohort_unit: f"{ledger.stem} next", **earlier})
+    one_unit(Book.declared(ledger).units(about=ledger) | {declaration.cohort_unit: f"{ledger.stem} next"})
 
 
 def begin_attempt(
