@@ -227,6 +227,8 @@ def test_a_model_is_not_evaluated_as_that_of_data_that_changed_since(fresh):
     scenario = hospital(fresh)
     said = fresh.snakemake("tables", EVERY_JOB, configfile=scenario)
     assert "Expect nothing from this training" in said.split("rule train_model:")[0]
+    another = ["--dry-run", "--config", "runs=[{networks: [head], arms: [federated], epsilons: [1], seeds: [0]}]"]
+    assert "1 new run (mine-head-federated-eps-1-seed-0)" in fresh.snakemake(*another, configfile=scenario, code=1)
     table = pd.read_csv(fresh.root / RUN / "predictions.csv")
     assert table.groupby("patient")["record"].nunique().to_dict() == {"patient 5": 1, "patient 6": 2}
     write_volume(

@@ -23,7 +23,7 @@ from snakemake.exceptions import WorkflowError
 from zetadp.training.task import module_of
 from zetadp.accounting.laws import installed_laws, modules_of, recorded_laws
 from zetadp.config.experiment import runs_of
-from zetadp.config.finished import check_partition
+from zetadp.config.finished import check_partition, check_trainings
 from zetadp.config.load import load_config
 from zetadp.base.console import summarise_jobs
 from zetadp.base.runfolder import RUN_PATH, RunFolder, RunName
@@ -128,6 +128,7 @@ LEDGERS = f"ledgers/{CONFIG.cohort.name}"
 if workflow.is_main_process:
     try:
         check_partition(CONFIG, Path(RESULTS), Path(LEDGERS))
+        check_trainings(CONFIG, Path(LEDGERS))
     except UserError as error:
         raise WorkflowError(str(error)) from None
 # The files of a run: by wildcards in its own rules, and by its name where all runs are collected.

@@ -179,8 +179,8 @@ class Privacy:
         record), as epsilon at privacy.delta. A run that would exceed it is refused before anything is released. null
         sets no cap.
     trainings
-        Permitted number of runs on real patients. Each of them costs the same patients again, so more than
-        one must be declared here.
+        Permitted number of runs on real patients, those recorded in the cohort's ledgers included. Each of them costs
+        the same patients again, so more than one must be declared here.
     without_noise
         Consent to runs on real patients with epsilon inf or unclipped, as the sentence I know that this protects
         nobody. null refuses such runs.

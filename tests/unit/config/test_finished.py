@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,17 +14,28 @@ from zetadp.account.ledger import Ledger
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
-from zetadp.config.finished import check_partition
+from zetadp.config.finished import check_partition, check_trainings
 from zetadp.config.load import load_config, overlay
 
 ROOT = Path(__file__).parents[3]
 
 
-def config_of(nodes: int) -> Config:
+def config_of(nodes: int, epsilons: Sequence[int] = (8,), **others: Any) -> Config:
     content = yaml.safe_load((ROOT / "config.yaml").read_text())
-    runs = [{"networks": ["head"], "arms": ["federated"], "epsilons": [8], "seeds": [0]}]
+    runs = [{"networks": ["head"], "arms": ["federated"], "epsilons": [*epsilons], "seeds": [0]}]
     overlay(content, {"privacy": {"noise": "os"}, "partition": {"nodes": nodes}})
+    overlay(content, others)
     return load_config(content | {"runs": runs})
+
+
+def record(config: Config, ledgers: Path, *, released: bool = True) -> None:
+    """Write the ledger of each run of a configuration, with its first round."""
+    for name in config.run_names:
+        plan = config.plan(name).with_noise(2.0)
+        with Ledger(ledgers / f"{config.name}-{name.label}.jsonl") as ledger:
+            ledger.start(plan.declaration())
+            if released:
+                ledger.record([plan.event(node.name, 0) for node in plan.nodes])
 
 
 @pytest.mark.parametrize(("noise", "refused"), [(2.0, True), (0.0, False)])
@@ -43,6 +56,33 @@ def test_hospitals_of_a_finished_run_change_only_with_permission(noise, refused,
         with Ledger(ledger.path) as ledger:
             ledger.permit()
     check_partition(other, results, ledgers)
+
+
+REAL = {"cohort": {"name": "mine", "source": "folder", "folder": "brains", "one_record_per_patient": True}}
+
+
+def test_runs_after_training_count_as_further_runs(tmp_path):
+    first, other = config_of(11, **REAL), config_of(11, [1], **REAL)
+    check_trainings(first, tmp_path)
+    record(first, tmp_path)
+    check_trainings(first, tmp_path)
+    renamed = config_of(11, name="again", **REAL)
+    for refused in (other, renamed):
+        with pytest.raises(UserError, match=r"found 1 new run .* and 1 recorded.*write privacy\.trainings: 2"):
+            check_trainings(refused, tmp_path)
+    both = config_of(11, [1, 8], **REAL, privacy={"trainings": 2})
+    check_trainings(both, tmp_path)
+    record(other, tmp_path)
+    check_trainings(first, tmp_path)  # nothing new
+    with pytest.raises(UserError, match=r"and 2 recorded.*trainings: 3"):
+        check_trainings(renamed, tmp_path)
+
+
+def test_only_recorded_releases_about_real_patients_count(tmp_path):
+    record(config_of(11, **REAL), tmp_path / "unused", released=False)
+    check_trainings(config_of(11, [1], **REAL), tmp_path / "unused")
+    record(config_of(11), tmp_path / "simulated")
+    check_trainings(config_of(11, [1]), tmp_path / "simulated")
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "{", '{"format": 3}'])
