@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -287,7 +288,7 @@ def _give_configuration(cohort: ConvertedCohort, file: Path | None) -> str:
         return "# "  # the lines after the configuration are comments, so the whole output is YAML
     write_text(file, text)
     print(f"The configuration of one private training run is in {file}. Check its names, then run:")
-    print(f"snakemake --cores 8 --configfile {file.resolve()}")
+    print(f"snakemake --cores 8 --configfile {shlex.quote(str(file.resolve()))}")
     return ""
 
 

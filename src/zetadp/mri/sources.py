@@ -1,14 +1,14 @@
 """Folders of scans with one file per sequence: which files make a scan, and which are left out, and why.
 
 Two layouts are recognised, side by side and in subfolders: BIDS, and one folder per scan. Every NIfTI file is either in
-a scan or left out with a reason.
+a scan or left out with a reason; files of other formats are left out, except notes and tables, which hold no image.
 """
 
 from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from zetadp.mri.decathlon import SEQUENCES, record_name
 from zetadp.mri.filenames import apply_rules, fits, is_computed, readings
 
 ENDINGS = (".nii", ".nii.gz")
+NOTES = {".json", ".tsv", ".csv", ".txt", ".md", ".bval", ".bvec", "README", "CHANGES", "LICENSE"}
+"""Endings and names of files next to scans that hold no image."""
 COMPUTED_FOLDERS = {
     *("derivatives", "sourcedata", "code", "stimuli", "phenotype"),
     *("masks", "mask", "labels", "label", "labelstr", "segmentations", "segmentation", "seg", "rois"),
@@ -128,7 +130,7 @@ def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
             if scan.volumes or (unclear and not inside and folder != source):
                 scans.append(scan)
     scans += [_described(source, folder) for folder in _without_scan(source, volumes, scans)]
-    scans, problems = _check(source, scans)
+    scans, problems = _check(source, scans, volumes.get(source, []), left_out)
     paths = [file.relative_to(source).as_posix() for files in volumes.values() for file in files]
     unused = tuple(pattern for pattern in rules if not any(fits(path, pattern) for path in paths))
     return Sources(tuple(sorted(scans, key=lambda scan: scan.name)), left_out, unused, tuple(problems))
@@ -150,7 +152,10 @@ def files_of_scan(folder: Path) -> list[Path]:
     ]
     if len(scans) != 1:
         folders = ", ".join(str(scan.folder) for scan in scans[:MOST]) or "none"
-        raise UserError(f"Expected one scan in the folder {folder}, found {folders}. Give the folder of one scan.")
+        raise UserError(
+            f"Expected one scan in the folder {folder}, found {folders}. Give the folder of one scan, or the files of "
+            f"its sequences.{converting(left_out.values())}"
+        )
     several = {name: files for name, files in scans[0].files.items() if len(files) > 1}
     for name, files in several.items():
         raise UserError(
@@ -161,11 +166,23 @@ def files_of_scan(folder: Path) -> list[Path]:
 
 
 UNREAD = "its name is none of the four sequences"
+OTHER_FORMAT = "not in NIfTI format"
 MOST = 5
 
 
+def converting(reasons: Iterable[str]) -> str:
+    """Return advice, after a space, if files were left out because of their format; otherwise nothing."""
+    if not any(reason.endswith(OTHER_FORMAT) for reason in reasons):
+        return ""
+    return " Convert DICOM and other formats to NIfTI first, for example with dcm2niix."
+
+
 def _folders(source: Path, left_out: dict[str, str]) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield each folder with its NIfTI files, parents first; add those whose files are not scans to ``left_out``."""
+    """Yield each folder with its NIfTI files, parents first; add what holds no scan to ``left_out``.
+
+    Files of other formats are added one by one where there are NIfTI files, and otherwise by folder, because the DICOM
+    files of a series are many.
+    """
     visited = set()
     for root, folders, names in os.walk(source, followlinks=True):
         folder = Path(root)
@@ -182,7 +199,18 @@ def _folders(source: Path, left_out: dict[str, str]) -> Iterator[tuple[Path, lis
                 left_out[str((folder / name).relative_to(source))] = (
                     f"{counted(count, 'file')} in a folder of computed images"
                 )
-        yield folder, [folder / name for name in sorted(names) if _is_volume(name)]
+        volumes = [folder / name for name in sorted(names) if _is_volume(name)]
+        others = [folder / name for name in sorted(names) if _has_other_format(name)]
+        if others and not volumes and folder != source:
+            left_out[str(folder.relative_to(source))] = f"{counted(len(others), 'file')} {OTHER_FORMAT}"
+        else:
+            left_out |= {str(file.relative_to(source)): OTHER_FORMAT for file in others}
+        yield folder, volumes
+
+
+def _has_other_format(name: str) -> bool:
+    file = Path(name)
+    return not (name.lower().endswith(ENDINGS) or is_hidden(file) or {name, file.suffix.lower()} & NOTES)
 
 
 def _is_volume(name: str) -> bool:
@@ -252,10 +280,12 @@ def _without_scan(source: Path, volumes: Mapping[Path, list[Path]], scans: list[
     return sorted(empty)
 
 
-def _check(source: Path, scans: list[Scan]) -> tuple[list[Scan], list[str]]:
+def _check(
+    source: Path, scans: list[Scan], directly: Sequence[Path], left_out: Mapping[str, str]
+) -> tuple[list[Scan], list[str]]:
     """Return the scans that can be converted, and the problems of the others.
 
-    Names of the others cannot be used, or their files lie directly in the user's folder.
+    Names of the others cannot be used, or their files lie directly in the user's folder, which are ``directly``.
     """
     unprintable = [scan for scan in scans if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in scan.name)]
     problems = [
@@ -271,12 +301,12 @@ def _check(source: Path, scans: list[Scan]) -> tuple[list[Scan], list[str]]:
         for several in folders.values()
         if len(several) > 1
     ]
-    problems += [
-        f"Expected one folder per scan in {source}, found {len(scan.volumes)} volumes directly in it "
-        f"({', '.join(file.name for file in scan.volumes[:MOST])}). Move the files of each scan into a folder."
-        for scan in scans
-        if scan.folder == source
-    ]
-    if not scans:
-        problems.append(f"Expected one folder per patient in {source}, found no folder.")
+    if any(scan.folder == source for scan in scans) or (directly and not scans):
+        problems.append(
+            f"Expected one folder per scan in {source}, found {counted(len(directly), 'volume')} directly in it "
+            f"({', '.join(file.name for file in directly[:MOST])}). Move the files of each scan into a folder. Files "
+            "that hold all sequences of a scan need no conversion: list them in dataset.json (docs/own_data.md)."
+        )
+    elif not scans:
+        problems.append(f"Expected one folder per patient in {source}, found no folder.{converting(left_out.values())}")
     return [scan for scan in scans if scan.folder != source and scan not in unprintable], problems

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 
 import nibabel as nib
@@ -18,6 +19,7 @@ from zetadp.mri.decathlon import SEQUENCES, read_task, write_site_folder
 from zetadp.mri.index import index_cohort
 from zetadp.mri.persons import Division
 from zetadp.mri.slicing import resize_area
+from zetadp.mri.sources import files_of_scan
 from zetadp.mri.volumes import read_centre_slices
 
 SHAPE = (8, 10, 6)
@@ -289,7 +291,7 @@ def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
     write(source / "loose_t1.nii.gz", arrays(21)["T1w"])
     found = problems(source, tmp_path / "out", sequences={"*_t9*": "T1w"})
     expected = [
-        ("volumes directly in it", "loose_t1.nii.gz"),
+        ("directly in it", "loose_t1.nii.gz"),
         ("one T1gd volume in",),
         ("b_again_t1.nii.gz, b_t1.nii.gz",),
         ("i_t1_post.nii.gz can be T1w or T1gd",),
@@ -373,6 +375,40 @@ def test_folders_of_persons_without_a_scan_are_named(tmp_path):
     assert "loose_t1.nii.gz" in problems(source, tmp_path / "none", fewest_sequences=4, **rule)[0]
 
 
+def test_files_of_other_formats_are_listed_and_named_where_scans_lack(tmp_path):
+    source = write_brats(tmp_path / "in", "p1")
+    for name in ("p1/p1_flair.mgz", "p1/p1.json", "README", "p1/dicom/IM1", "p1/dicom/IM2"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_bytes(b"DICM")
+    became = outcomes(convert_folder(source, tmp_path / "out", test_fraction=0))
+    listed = {name: reason for name, (_, _, reason) in became.items() if reason.endswith("not in NIfTI format")}
+    assert listed == {"p1/dicom": "2 files not in NIfTI format", "p1/p1_flair.mgz": "not in NIfTI format"}
+    (source / "p2").mkdir()
+    (source / "p2/IM1").write_bytes(b"DICM")
+    (found,) = problems(source, tmp_path / "none")
+    assert "(1 left out (p2))" in found
+    assert "Convert DICOM and other formats to NIfTI first" in found
+    with pytest.raises(UserError, match="Expected one scan in the folder .*p2, found none.* Convert DICOM"):
+        files_of_scan(source / "p2")
+
+
+def test_volumes_directly_in_the_folder_are_named_whatever_their_names(tmp_path):
+    write(tmp_path / "in/P7.nii.gz", np.stack([*arrays(0).values()], axis=-1))
+    (found,) = problems(tmp_path / "in", tmp_path / "out")
+    assert "found 1 volume directly in it (P7.nii.gz)" in found
+    assert "dataset.json" in found
+
+
+def test_the_printed_command_runs_as_it_stands(tmp_path, capsys):
+    source = write_brats(tmp_path / "in", "a", "b")
+    configuration = tmp_path / "Klinik Süd" / "my.yaml"
+    configuration.parent.mkdir()
+    options = ["--exact-test-fraction", "--test-fraction", "0.5", "--slices", "6", "--configuration"]
+    assert main(["convert", str(source), str(tmp_path / "out"), *options, str(configuration)]) == 0
+    (command,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("snakemake"))
+    assert shlex.split(command)[-2:] == ["--configfile", str(configuration)]
+
+
 DERIVED = {
     "mask": lambda array: array > 300,
     "labels": lambda array: (array > 250).astype(int) + (array > 300),
@@ -396,6 +432,8 @@ def test_the_same_volume_under_two_names_is_refused(tmp_path):
     (found,) = problems(source, tmp_path / "out")
     assert "a (a_t2.nii.gz) and b (b_t2.nii.gz)." in found
     shutil.copytree(source / "a", source / "copy of a")
+    # Another program may store the copy in another type.
+    write(source / "copy of a/a_flair.nii.gz", arrays(0)["FLAIR"].astype(np.float32))
     found = problems(source, tmp_path / "out")
     assert len(found) == 2
     assert "a (a_flair.nii.gz) and copy of a (a_flair.nii.gz), and in 2 more of their volumes" in found[0]
