@@ -92,7 +92,9 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
         If the file is missing or damaged, even in one bit, or another program wrote it.
     """
     if Path(path).is_dir():
-        raise UserError(f"Expected a file of weights or other tensors, found the folder {path}.")
+        models = ", ".join(sorted(str(file) for file in Path(path).glob("*.safetensors")))
+        advice = f" Give the file in it: {models}." if models else ""
+        raise UserError(f"Expected a file of weights or other tensors, found the folder {path}.{advice}")
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
@@ -101,8 +103,12 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
                     f"Expected {path} to be a file written by zetadp ({FORMAT}), found {metadata.get('format')}."
                 )
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"Cannot read {path}: {error}.") from error
+    except SafetensorError as error:
+        raise UserError(
+            f"Cannot read {path}: it is damaged, or not a safetensors file that zetadp wrote ({error}). Check the name."
+        ) from error
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror or error}. Check the path.") from error
     text = metadata.get("content", "")
     if metadata.get("digest") != _digest(tensors, text):
         raise UserError(

@@ -31,6 +31,8 @@ MILLIMETRES = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
 """Units of length of a NIfTI header in millimetres."""
 VOXELS = (0.02, 100.0)
 """Range of the sizes of a voxel in mm. A header in which all three are outside has a wrong unit of length."""
+HEADER_SIZES = (348, 540)
+"""The first number in a NIfTI file, of either version."""
 LARGEST_SLOPE = 1e30
 """Intensities of a larger scale overflow single precision; its inverse is the smallest."""
 LIKELY = (0.05, 50.0)
@@ -38,6 +40,9 @@ LIKELY = (0.05, 50.0)
 MOST_NAMED = 5
 """Number of faults of a kind that a message names."""
 MEND = "Download or copy it again."
+ENDINGS = (".nii", ".nii.gz")
+"""Endings of the names of NIfTI files."""
+CONVERT = "Convert DICOM and other formats to NIfTI first, for example with dcm2niix."
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +165,9 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spa
     import nibabel as nib
 
     if not path.is_file():
-        raise UserError(f"Expected the volume {path}, found no such file. {MEND}")
+        raise UserError(f"Expected the volume {path}, found no such file. Correct the path, or copy the file there.")
+    if not path.name.lower().endswith(ENDINGS):
+        raise UserError(f"Expected a NIfTI file, whose name ends in .nii or .nii.gz, found {path}. {CONVERT}")
     broken = (nib.filebasedimages.ImageFileError, nib.spatialimages.HeaderDataError, ValueError, ArithmeticError)
     try:
         image: Any = nib.load(path)
@@ -172,7 +179,7 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spa
         orientation = nib.io_orientation(affine)  # type: ignore[no-untyped-call]
         assumed = _list_assumptions(image.header)
     except (*DAMAGED, *broken) as error:
-        raise UserError(f"Cannot read the NIfTI header of {path}: {error}. {MEND}") from error
+        raise UserError(f"Cannot read the NIfTI header of {path}: {error}. {_mend(path)}") from error
     axes = _read_axes(path, image.shape, channels)
     data: Any = image.dataobj
     slope, intercept = float(data.slope), float(data.inter)
@@ -211,6 +218,16 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spa
         )
     volume.centre_slices(slices, spacing)
     return volume
+
+
+def _mend(path: Path) -> str:
+    """Return what to do about a file that cannot be opened."""
+    if _is_compressed(path) and path.stat().st_size:
+        with path.open("rb") as file:
+            first = file.read(4)
+        if int.from_bytes(first, "little") in HEADER_SIZES or int.from_bytes(first, "big") in HEADER_SIZES:
+            return "It is not compressed: rename it, without .gz."
+    return MEND
 
 
 def _is_compressed(path: Path) -> bool:

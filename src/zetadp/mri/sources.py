@@ -16,8 +16,8 @@ from zetadp.base.tables import is_hidden
 from zetadp.base.validation import UserError, counted, shown
 from zetadp.mri.decathlon import SEQUENCES, record_name
 from zetadp.mri.filenames import apply_rules, fits, is_computed, readings
+from zetadp.mri.nifti import CONVERT, ENDINGS
 
-ENDINGS = (".nii", ".nii.gz")
 NOTES = {".json", ".tsv", ".csv", ".txt", ".md", ".bval", ".bvec", "README", "CHANGES", "LICENSE"}
 """Endings and names of files next to scans that hold no image."""
 COMPUTED_FOLDERS = {
@@ -174,7 +174,7 @@ def converting(reasons: Iterable[str]) -> str:
     """Return advice, after a space, if files were left out because of their format; otherwise nothing."""
     if not any(reason.endswith(OTHER_FORMAT) for reason in reasons):
         return ""
-    return " Convert DICOM and other formats to NIfTI first, for example with dcm2niix."
+    return f" {CONVERT}"
 
 
 def _folders(source: Path, left_out: dict[str, str]) -> Iterator[tuple[Path, list[Path]]]:

@@ -388,7 +388,7 @@ def test_files_of_other_formats_are_listed_and_named_where_scans_lack(tmp_path):
     (found,) = problems(source, tmp_path / "none")
     assert "(1 left out (p2))" in found
     assert "Convert DICOM and other formats to NIfTI first" in found
-    with pytest.raises(UserError, match="Expected one scan in the folder .*p2, found none.* Convert DICOM"):
+    with pytest.raises(UserError, match=r"Expected one scan in the folder .*p2, found none.* Convert DICOM"):
         files_of_scan(source / "p2")
 
 

@@ -111,7 +111,8 @@ def shaped(*shape: int, dtype=np.int16, orientation: str = "RAS"):
 
 UNUSABLE = {
     "empty": (lambda path, good: path.write_bytes(b""), "Cannot read"),
-    "not compressed": (lambda path, good: path.write_bytes(gzip.decompress(good)), "not a gzip file"),
+    "not compressed": (lambda path, good: path.write_bytes(gzip.decompress(good)), "rename it, without .gz"),
+    "a web page": (lambda path, good: path.write_text("<html>404</html>"), "not a gzip file"),
     "cut in the header": (lambda path, good: path.write_bytes(good[:100]), "Cannot read"),
     "no image": (lambda path, good: path.write_bytes(gzip.compress(b"no image" * 100)), "Cannot read"),
     "one channel": (shaped(6, 7, 8), "Expected 4 channels"),
@@ -143,6 +144,14 @@ def test_an_unusable_volume_is_one_error_that_names_the_file(tmp_path, array, ki
     with pytest.raises(UserError, match=said) as error:
         read_volume(path, channels=4, slices=5)
     assert str(path) in str(error.value)
+
+
+def test_a_name_that_is_not_that_of_a_volume_says_so(tmp_path):
+    with pytest.raises(UserError, match=r"absent\.nii\.gz, found no such file\. Correct the path"):
+        read_volume(tmp_path / "absent.nii.gz")
+    (tmp_path / "IM0001").write_bytes(bytes(128) + b"DICM")
+    with pytest.raises(UserError, match=r"found .*IM0001\. Convert DICOM"):
+        read_volume(tmp_path / "IM0001")
 
 
 def damaged(data: bytes) -> dict[str, bytes]:

@@ -67,8 +67,14 @@ def test_a_file_that_is_no_model_is_a_users_error(tmp_path):
     save_tensors(path, {"weights": torch.zeros(3)}, {"round": 1, "fingerprint": "abc"})
     with pytest.raises(UserError, match=r"Expected .*run\.partial to be a trained model"):
         load_model(path)
-    with pytest.raises(UserError, match="Cannot read"):
+    with pytest.raises(UserError, match=r"Cannot read .*absent\.safetensors.* Check the path"):
         load_model(tmp_path / "absent.safetensors")
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "model.pt")
+    with pytest.raises(UserError, match=r"Cannot read .*model\.pt: it is damaged, or not a safetensors file"):
+        load_model(tmp_path / "model.pt")
+    save_tensors(tmp_path / "model.safetensors", {}, {})
+    with pytest.raises(UserError, match=rf"found the folder {tmp_path}\. .*{tmp_path}/model\.safetensors"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize(
