@@ -7,6 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 
+LONGEST = 60
+"""Largest number of characters of a value in a message."""
+
+
 class Difference(NamedTuple):
     """A value that two JSON values do not share.
 
@@ -29,8 +33,11 @@ class Difference(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """The beginnings of both values as JSON."""
-        before, now = (json.dumps(value)[:60] for value in (self.before, self.now))
+        """Both values as JSON; of long ones the beginning, and ``...``."""
+        before, now = (
+            text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+            for text in (json.dumps(value) for value in (self.before, self.now))
+        )
         return before, now
 
 

@@ -196,9 +196,17 @@ def _message(error: Mapping[str, Any], where: str, schema: Mapping[str, Any]) ->
         choices = re.findall(r"'([^']+)'", error["ctx"]["expected"])
         hint = did_you_mean(str(error["input"]), choices)
         return f"{path}: expected one of {', '.join(choices)}; found {value}.{hint}"
+    if kind == "string_pattern_mismatch":
+        return f"{path}: expected {_spelling(error['ctx']['pattern'])}; found {value}."
     quotes = " Write it in quotes." if kind == "string_type" and not isinstance(error["input"], dict | list) else ""
     expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ").removeprefix("an instance of ")
     return f"{path}: expected {expected[:1].lower()}{expected[1:]}; found {value}.{quotes}"
+
+
+def _spelling(pattern: str) -> str:
+    """Return in words which characters a pattern of `Spelled` permits, and the pattern."""
+    characters = {"A-Z": "capital letters", "a-z": "small letters", "0-9": "digits", "_": "_", ".": "dots", "-]": "-"}
+    return f"{', '.join(text for mark, text in characters.items() if mark in pattern)}, as in {pattern}"
 
 
 def _part(schema: Mapping[str, Any], root: Mapping[str, Any], path: Sequence[Any]) -> Mapping[str, Any]:

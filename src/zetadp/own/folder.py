@@ -35,6 +35,7 @@ ARGUMENTS = {
     "nodes": "hospitals",
     "expected": "per_round",
     "task": "loss or task",
+    "classes": "number of classes",
 }
 """Arguments of `private` whose values a run's file has under other names."""
 
@@ -124,9 +125,12 @@ class PrivateFolder:
         now = {
             "plan": plan.to_json(),
             "ledger": ledger,
-            "records": secret.tag(records.digest),  # only a keyed hash is written
+            "records": secret.tag(records.digest),  # only keyed hashes are written
+            "patients": secret.tag(json.dumps([records.texts, records.owner.tolist()])),
         }
         if stored:
+            if "patients" not in stored:  # by an earlier version
+                del now["patients"]
             self._check_same(_changed_arguments(stored, now), model)
             take_weights(model, start)
             return
@@ -150,11 +154,12 @@ class PrivateFolder:
             changed.pop("noise_multiplier", None)  # which follows from the others
         if "optimiser" in changed:  # its lists of parameters may differ only because the networks do
             take_weights(copy.deepcopy(model), self.run.start)
-        if [*changed] == ["records"]:
+        if changed.keys() <= {"records", "patients"}:
             raise UserError(
-                f"records: Expected the items and labels that {self.path} was begun with, found others: their keyed "
-                "hash differs. Give the same items in the same order, or give this run another folder. zetadp.load "
-                f"opens {self.run.model} without any."
+                f"records: Expected the items, labels and patients that {self.path} was begun with, found other "
+                f"{'patients' if 'records' not in changed else 'items or labels'}: a keyed hash differs. Give the same "
+                "items of the same patients in the same order, or give this run another folder. zetadp.load opens "
+                f"{self.run.model} without any."
             )
         both = "; ".join(f"{argument} {values}" for argument, values in changed.items())
         raise UserError(
@@ -224,5 +229,9 @@ def _changed_arguments(before: object, now: object) -> dict[str, str]:
         keys = [step for step in change.path if isinstance(step, str)]
         # An optimiser and a task are arguments as a whole.
         key = next((step for step in keys if step in ("recipe", "task")), keys[-1])
-        changed[ARGUMENTS.get(key, key)] = "{}, found {}".format(*change.texts)
+        if keys[-1] == "classes" and None not in (change.before, change.now):
+            key = "classes"
+        # A keyed hash says nothing.
+        texts = ("as at the start", "others") if key in ("records", "patients") else change.texts
+        changed[ARGUMENTS.get(key, key)] = "{}, found {}".format(*texts)
     return changed

@@ -128,7 +128,7 @@ FAULTS = [
     (PAPER, {"shards": 2.5}, "shards", "2.5"),
     (PAPER, {"shards": True}, "shards", "True"),
     (PAPER, {"training": None}, "training", "None"),
-    (PAPER, {"cohort": {"name": "a/b"}}, "cohort.name", "'a/b'"),
+    (PAPER, {"cohort": {"name": "a/b"}}, "cohort.name", "small letters, digits, _, dots"),
     (PAPER, {"cohort": {"name": True}}, "cohort.name", "quotes"),
     (PAPER, {"cohort": {"real_patients": "True "}}, "cohort.real_patients", ""),
     (PAPER, {"cohort": {"real_patients": 1}}, "cohort.real_patients", "1"),

@@ -221,6 +221,12 @@ CHANGES = {
     "records": ({"data": records(items=ITEMS + 1)}, "records"),
     "account": ({"account": "elsewhere"}, "account"),
     "network": ({"model": torch.nn.Sequential(Network())}, "optimiser|model"),
+    "classes": ({"model": Network(4)}, "number of classes 3, found 4"),
+    "patients": ({"data": records(patients=[*IDS[:-1], IDS[0]])}, "-"),
+    "fewer patients": (
+        {"data": records().split(test=1)[0], "population": PATIENTS - 1},
+        "records as at the start, found others; patients as at the start, found others",
+    ),
 }
 
 
@@ -231,6 +237,15 @@ def test_another_run_in_the_same_folder_is_refused_by_its_key(tmp_path, what, mo
     changed, key = CHANGES[what]
     with pytest.raises(UserError, match=rf"(folder: .*with .*({key}))|(model|records): "):
         run(tmp_path, **changed)
+
+
+def test_a_run_that_began_goes_on_with_the_same_patients_only(tmp_path):
+    """Another id is another patient, whom the account would not know."""
+    run(tmp_path)
+    run(tmp_path, data=records(patients=[f" {one.upper()}" for one in IDS]))  # only written in another way
+    for ids in ([*IDS[:-EACH], *EACH * ["x"]], [*IDS[:-1], IDS[0]]):
+        with pytest.raises(UserError, match=r"records: .* found other patients: .*same patients"):
+            run(tmp_path, data=records(patients=ids))
 
 
 def test_a_name_that_the_account_knows_is_refused_with_what_differs(tmp_path):
