@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-
 LONGEST = 60
 """Largest number of characters of a value in a message."""
 

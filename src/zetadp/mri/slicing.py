@@ -153,7 +153,8 @@ def not_measured(values: np.ndarray) -> str:
         len(np.unique(flat[:: max(1, flat.size // 4096)])) < FEWEST_VALUES
         and len(unique := np.unique(flat)) < FEWEST_VALUES
     ):
-        return f"{len(unique)} different values, as in a mask or label map"
+        number = "one value in all voxels" if len(unique) == 1 else f"{len(unique)} different values"
+        return f"{number}, as in a mask or label map"
     low, high = float(flat.min()), float(flat.max())
     if high > 0 and np.count_nonzero(flat >= 0.999 * high) > SATURATED * np.count_nonzero(flat > low):
         return "many voxels at its largest value, as in a map of tissue probability"
