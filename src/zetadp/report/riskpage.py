@@ -96,8 +96,9 @@ def headline(risk: Risk) -> str:
     if risk.guarantee == "none":
         return f"Nothing limits what these models reveal about a {risk.unit}: at least one was released without noise."
     guess = percent_up(risk.right_guesses(TEN, risk.delta))
+    candidates = f"the data of {TEN} candidates" if _of_persons(risk) else f"{TEN} candidate {risk.unit}s"
     claim = (
-        f"Someone who has the data of {TEN} candidates, and knows that exactly one of them took part, names the right "
+        f"Someone who has {candidates}, and knows that exactly one of them took part, names the right "
         f"one at most {guess} of the time, even with the data of all other people; {_percent(1 / TEN)} is guessing."
     )
     if _sums(risk):
@@ -106,6 +107,11 @@ def headline(risk: Risk) -> str:
         claim = claim[0].lower() + claim[1:]
         return f"This was a simulation and protects nobody. With noise that does not come from a seed, {claim}"
     return claim
+
+
+def _of_persons(risk: Risk) -> bool:
+    """Return whether the figures are about a person with all data, and not about one of the person's records."""
+    return risk.unit not in ("record", "image")
 
 
 def _sums(risk: Risk) -> list[Sums]:
@@ -165,7 +171,7 @@ def _draw_curve(panel: Axes, risk: Risk) -> None:
     ticks = [0, 0.5, 1]
     panel.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
     panel.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
-    panel.set_xlabel(f"{risk.unit}s who took no part and are suspected")
+    panel.set_xlabel(f"{_outsiders(risk)} and are suspected")
     panel.set_ylabel("participants who are missed")
     panel.set_title("Recognising who took part", loc="left")
     panel.legend(frameon=False, loc="upper right")
@@ -184,6 +190,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
             "They hold for every attack, even by someone who knows the data of all other people and sees everything "
             "that left the data holder: "
             f"{'all released rows' if rows else 'the messages of every round and all models'}.",
+            *([] if _of_persons(risk) else [f"A person with several {unit}s is protected less than this."]),
             *_of_masks(risk),
             *cited_laws(risk.runs),
             f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
@@ -204,6 +211,10 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
             *(text for name, text in _REPEATED.items() if name in evidence.tables),
         ],
     )
+
+
+def _outsiders(risk: Risk) -> str:
+    return f"{risk.unit}s {'who' if _of_persons(risk) else 'that'} took no part"
 
 
 def _no_curve(risk: Risk) -> str:
@@ -228,7 +239,7 @@ def _curve_sheets(risk: Risk) -> list[Sheet]:
     if misses is None:
         return []
     rows = tuple((_percent(rate), percent_up(1 - missed)) for rate, missed in zip(FALSE_ALARMS, misses, strict=True))
-    columns = (f"wrongly suspected, of {risk.unit}s who took no part", "identified at most, of participants")
+    columns = (f"wrongly suspected, of {_outsiders(risk)}", "identified at most, of participants")
     return [Sheet("Recognising who took part", columns, rows)]
 
 

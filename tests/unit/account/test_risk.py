@@ -31,13 +31,13 @@ from zetadp.report.riskpage import Evidence, headline, risk_figure, write_risk
 PROBABILITY, SIGMA, ROUNDS = 0.5, 6.0, 20
 
 
-def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
+def write_ledger(folder, *attempts, noise="os", images=None, name="ledger", unit="patient"):
     """Record attempts, each a list of (expected of 10 patients, noise multiplier, rounds)."""
     with Ledger(folder / f"{name}.jsonl") as ledger:
         for expected, sigma, rounds in attempts:
             training = {"rounds": rounds, "clip": 1.0}
             declared = Declaration(
-                run={"epsilon": "8"}, training=training, noise=noise, cohort_unit="patient", delta=1e-3, images=images
+                run={"epsilon": "8"}, training=training, noise=noise, cohort_unit=unit, delta=1e-3, images=images
             )
             ledger.start(declared)
             first = poisson("clinic", population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
@@ -45,6 +45,15 @@ def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
             for number in range(1, rounds):
                 ledger.record([replace(first, round=number)])
     return folder / f"{name}.jsonl"
+
+
+@pytest.mark.parametrize(("unit", "several"), [("patient", False), ("record", True)])
+def test_the_page_says_where_a_person_with_several_records_is_protected_less(unit, several, tmp_path):
+    ledger = write_ledger(tmp_path, (5, SIGMA, 2), unit=unit)
+    assert ("who has 10 candidate records, and" in headline(Risk.of(ledger))) == several
+    assert main(["risk", str(ledger)]) == 0
+    (page,) = tmp_path.rglob("risk.html")
+    assert ("A person with several records is protected less than this." in page.read_text()) == several
 
 
 def test_the_page_on_privacy_rounds_odds_up_as_bounds():
