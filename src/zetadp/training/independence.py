@@ -375,4 +375,7 @@ def _where(
         if not same(outputs[:half], outputs[half:]):
             whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "network"
             return f"{APART}, found a {whose} that mixes units. {REMEDY}"
-    return "loss: Expected losses of single items, found a loss that mixes units. Let it depend on its own item alone."
+    return (
+        "loss: Expected losses of single items, found a loss that mixes units. Let it depend on its own item alone. "
+        "Outputs of shape (item, 1) and labels of shape (item,) mix all items: use labels[:, None]."
+    )

@@ -64,6 +64,11 @@ def test_a_loss_that_returns_no_tensor_is_refused_with_what_it_returns(tmp_path,
         prepared(tmp_path, loss=lambda outputs, labels: result)
 
 
+def test_a_loss_that_broadcasts_over_items_is_told_the_shape_of_labels(tmp_path):
+    with pytest.raises(UserError, match=r"^loss: .*mixes units.* use labels\[:, None\]"):
+        prepared(tmp_path, labels=ITEMS[:, 0], outputs=1, loss=lambda outputs, labels: (outputs - labels).abs().mean(1))
+
+
 def test_labels_that_the_loss_refuses_are_found_before_anything_is_begun(tmp_path):
     """Cross-entropy takes the first two items here, and no class beyond the scores."""
     loss = torch.nn.CrossEntropyLoss(reduction="none")
