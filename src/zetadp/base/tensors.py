@@ -108,7 +108,8 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
             f"Cannot read {path}: it is damaged, or not a safetensors file that zetadp wrote ({error}). Check the name."
         ) from error
     except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror or error}. Check the path.") from error
+        cause = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
+        raise UserError(f"Cannot read {path}: {cause}. Check the path.") from error
     text = metadata.get("content", "")
     if metadata.get("digest") != _digest(tensors, text):
         raise UserError(

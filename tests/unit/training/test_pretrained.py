@@ -67,7 +67,7 @@ def test_a_file_that_is_no_model_is_a_users_error(tmp_path):
     save_tensors(path, {"weights": torch.zeros(3)}, {"round": 1, "fingerprint": "abc"})
     with pytest.raises(UserError, match=r"Expected .*run\.partial to be a trained model"):
         load_model(path)
-    with pytest.raises(UserError, match=r"Cannot read .*absent\.safetensors.* Check the path"):
+    with pytest.raises(UserError, match=r"Cannot read .*absent\.safetensors: no such file\. Check the path"):
         load_model(tmp_path / "absent.safetensors")
     torch.save({"weights": torch.zeros(3)}, tmp_path / "model.pt")
     with pytest.raises(UserError, match=r"Cannot read .*model\.pt: it is damaged, or not a safetensors file"):
