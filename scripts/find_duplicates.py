@@ -9,18 +9,20 @@ from zetadp.base.storage import Items
 from zetadp.base.tables import write_table
 from zetadp.base.validation import counted
 from zetadp.base.workflow import run
-from zetadp.mri.duplicates import near_duplicates
+from zetadp.mri.duplicates import check_different, near_duplicates
 from zetadp.training.partition import read_partition
 
 
 def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
-    """Write every suspicious pair with the role and node of both records.
+    """Refuse equal images, and write every suspicious pair with the role and node of both records.
 
     A person with two records has less protection than stated.
     """
     shards = [Items.read(path, ("values",)) for path in slices]
     names = [name for shard in shards for name in shard.names["record"]]
-    pairs = near_duplicates(np.concatenate([shard.arrays["values"] for shard in shards]), names)
+    stack = np.concatenate([shard.arrays["values"] for shard in shards])
+    check_different(stack, names)
+    pairs = near_duplicates(stack, names)
     rows = read_partition(partition).set_index("record")
     for side in ("a", "b"):
         pairs[f"role_{side}"] = rows["role"].reindex(pairs[f"patient_{side}"]).to_numpy()

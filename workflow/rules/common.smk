@@ -151,6 +151,8 @@ BACKBONES = {}
 
 # A task's rules may also say how tables call a cohort that is downloaded, and what else is made with tables and figures.
 PUBLIC_COHORT = "cohort"
+# What a task checks before anything is spent.
+CHECKED = []
 OF_TASK = []
 
 

@@ -50,6 +50,7 @@ AFTER_REHEARSAL = [] if CONFIG.privacy.seeded else [ancient(REHEARSED)]
 
 rule rehearse:
     input:
+        CHECKED,
         partition=rules.partition.output.partition,
         table=INDEX,
         noise=lambda _: unique(noise_for(run) for run in RUNS),

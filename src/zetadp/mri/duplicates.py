@@ -1,7 +1,8 @@
-"""The search for patients whose images are nearly the same."""
+"""The search for patients whose images are the same, or nearly so."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ import pandas as pd
 from scipy.ndimage import gaussian_filter
 
 from zetadp.base.storage import present
+from zetadp.base.tables import shared_contents
+from zetadp.base.validation import refuse, shown
 from zetadp.mri.slicing import resize_area
 
 THRESHOLD = 0.8
@@ -34,6 +37,38 @@ PIXELS, SLABS = 16, 5
 """Size of the coarse grid on which images are compared."""
 DETAIL_PIXELS, BLUR = 32, 1.0
 """Size of the grid on which details are compared, and the width in pixels of the blur that is subtracted from it."""
+
+
+def check_different(stack: np.ndarray, records: Sequence[str]) -> None:
+    """Refuse records that share an image series exactly: one scan in two files of different bytes.
+
+    Such files differ in the type of their voxels, in the order of their axes or in their headers.
+
+    Parameters
+    ----------
+    stack
+        As in `near_duplicates`.
+    records
+        Name of each record.
+
+    Raises
+    ------
+    UserError
+        One message that names the records.
+    """
+    at = [(int(record), int(sequence)) for record, sequence in np.argwhere(present(stack))]
+    contents = [hashlib.sha256(stack[index].tobytes()).hexdigest() for index in at]
+    groups = shared_contents(map(str, range(len(at))), contents)
+    alike = [dict.fromkeys(records[at[int(position)][0]] for position in group) for group in groups]
+    refuse(
+        [
+            f"Expected different images in different records, found the same in {' and '.join(map(shown, names))}. "
+            "Keep one, or correct dataset.json."
+            for names in dict.fromkeys(map(tuple, alike))
+            if len(names) > 1
+        ],
+        "in the cohort",
+    )
 
 
 def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:

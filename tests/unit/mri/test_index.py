@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter, shift
 
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import PATIENT_KEY, read_task
-from zetadp.mri.duplicates import THRESHOLD, near_duplicates
+from zetadp.mri.duplicates import THRESHOLD, check_different, near_duplicates
 from zetadp.mri.index import COLUMNS, PARTICIPANTS, index_cohort, listed_files
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.mri.volumes import read_centre_slices
@@ -184,3 +184,12 @@ def test_real_patients_are_told_apart_and_a_rescaled_copy_is_found():
     # Among simulated patients, those of one scanner resemble each other.
     assert pairs(np.concatenate([cohort(24), real])) == []
     assert pairs(np.concatenate([cohort(24), real, copy])) == [["p24", "p27"]]
+
+
+def test_records_with_equal_images_of_one_sequence_are_refused():
+    stack = np.random.default_rng(0).random((4, 4, 2, 8, 8)).astype(np.float32)
+    stack[1:3, 3] = np.nan  # two records lack the same sequence
+    check_different(stack, ["a", "b", "c", "d"])
+    stack[3, :2] = stack[0, :2]
+    with pytest.raises(UserError, match=r"Found 1 problem in the cohort:\n1\. .* the same in a and d\."):
+        check_different(stack, ["a", "b", "c", "d"])

@@ -22,6 +22,7 @@ INPUTS = {
         ("study", "study"),
     )
 }
+CHECKED = rules.find_duplicates.output
 # In addition to the tables and figures of every task.
 OF_TASK = [
     rules.find_duplicates.output.duplicates,
