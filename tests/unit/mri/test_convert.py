@@ -380,7 +380,7 @@ def test_files_of_other_formats_are_listed_and_named_where_scans_lack(tmp_path):
     for name in ("p1/p1_flair.mgz", "p1/p1.json", "README", "p1/dicom/IM1", "p1/dicom/IM2"):
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).write_bytes(b"DICM")
-    became = outcomes(convert_folder(source, tmp_path / "out", test_fraction=0))
+    became = outcomes(convert_folder(source, tmp_path / "out", division=TRAINING))
     listed = {name: reason for name, (_, _, reason) in became.items() if reason.endswith("not in NIfTI format")}
     assert listed == {"p1/dicom": "2 files not in NIfTI format", "p1/p1_flair.mgz": "not in NIfTI format"}
     (source / "p2").mkdir()
