@@ -345,5 +345,5 @@ def test_a_run_on_looked_up_items_is_opened_by_the_same_call_and_no_other(tmp_pa
     given = {"items": Items(), "labels": None}
     prepared(tmp_path, **given).train()
     assert prepared(tmp_path, **given | {"items": Items()}).state == "finished"
-    with pytest.raises(UserError, match=r"records: Expected the items .* zetadp\.load opens"):
+    with pytest.raises(UserError, match=r"records: .* found other items or labels.* zetadp\.load opens"):
         prepared(tmp_path, **given | {"items": ITEMS + 1, "labels": LABELS})
