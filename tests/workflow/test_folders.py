@@ -115,9 +115,9 @@ def test_patients_with_two_to_four_sequences_share_a_cohort(fresh, capsys):
     """A whole experiment: private training of a head on features of a study, evaluation, and a prediction."""
     task, sequences = fresh.root / "brains", ("FLAIR", "T1w", "T1gd")
     write_tiny_task(task, 3, 2, channels=sequences, shape=(20, 24, 9))
-    whole = volume((20, 24, 9), 4, np.random.default_rng(9))
-    write_volume(task / "imagesTr/BRATS_002.nii.gz", whole[..., [3, 0]], "LPS")
-    write_volume(task / "imagesTs/BRATS_004.nii.gz", whole, "LPS")
+    two, four = (volume((20, 24, 9), channels, np.random.default_rng(channels)) for channels in (2, 4))
+    write_volume(task / "imagesTr/BRATS_002.nii.gz", two, "LPS")
+    write_volume(task / "imagesTs/BRATS_004.nii.gz", four, "LPS")
     content = json.loads((task / "dataset.json").read_text())
     content["training"][1] = {"image": content["training"][1]["image"], "modality": {"0": "T2w", "1": "FLAIR"}}
     content["test"][0] = {"image": content["test"][0], "modality": dict(zip("0123", SEQUENCES, strict=True))}
