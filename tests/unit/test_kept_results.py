@@ -236,6 +236,13 @@ SHOWN = [
     ),
     ("performance", "benchmarks/step", {}, "| {ratio:.3f} | {ratio_low:.3f} to {ratio_high:.3f} |"),
     (
+        "performance",
+        "benchmarks/ordinary",
+        {},
+        "| {network} | {weights:,} | {one pass:.1f} | {one pass, exact noise:.1f} | {one after the other:.1f} "
+        "| {added to a person's pass by exact noise, ms:.2f} |",
+    ),
+    (
         "membership",
         "attacks/membership",
         {"fpr": [0.1, 0.09595959595959595]},
