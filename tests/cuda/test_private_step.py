@@ -120,11 +120,11 @@ def test_two_trainings_on_one_gpu_keep_their_noise(tmp_path):
         with side_stream(device) as copying:
             for _ in range(20):
                 slow = slow @ slow.mT @ slow
-            found = [first.release(first.draw(0), torch.zeros(size, device=device) + slow[0, 0])]
+            messages = [first.release(first.draw(0), torch.zeros(size, device=device) + slow[0, 0])]
             with copying():
                 second.draw_ahead(0, size, device)
-        found.append(second.release(second.draw(0), torch.zeros(size, device=device)))
-    torch.testing.assert_close(torch.stack(found).cpu(), torch.stack(expected), rtol=1e-6, atol=0)
+        messages.append(second.release(second.draw(0), torch.zeros(size, device=device)))
+    torch.testing.assert_close(torch.stack(messages).cpu(), torch.stack(expected), rtol=1e-6, atol=0)
 
 
 class Network(torch.nn.Module):

@@ -154,7 +154,7 @@ class Book:
             A ledger of the folder: only runs that may share one of its people count, and an attempt in it that has
             recorded nothing does not, because the next attempt closes it. None takes everything.
         """
-        runs = [run for path, attempts in self._counted(about) for run in runs_of(path, attempts)]
+        runs = [run for path, attempts in self._ledgers_about(about) for run in runs_of(path, attempts)]
         for other in self.others:
             name = other.folder.name
             runs += [
@@ -166,13 +166,13 @@ class Book:
     def units(self, about: Path | None = None) -> dict[Unit, str]:
         """Return the units that runs protect, each with the name of a ledger; the parameter is that of `runs`."""
         units: dict[Unit, str] = {}
-        for path, attempts in self._counted(about):
+        for path, attempts in self._ledgers_about(about):
             units |= {attempt.declaration.cohort_unit: path.stem for attempt in attempts if not attempt.closed}
         for other in self.others:
             units |= {unit: f"{other.folder.name}/{name}" for unit, name in other.units().items()}
         return units
 
-    def _counted(self, about: Path | None) -> Iterator[tuple[Path, list[Attempt]]]:
+    def _ledgers_about(self, about: Path | None) -> Iterator[tuple[Path, list[Attempt]]]:
         """Yield the ledgers that count, with their attempts, as `runs` says."""
         people = self._people_of(about)
         for path, attempts in self.ledgers.items():

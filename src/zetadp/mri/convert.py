@@ -27,7 +27,7 @@ from zetadp.mri.joining import option_to_leave_out, read_scan, write_record
 from zetadp.mri.nifti import Volume, log_assumptions
 from zetadp.mri.persons import TEST, TRAIN, Division, with_patients
 from zetadp.mri.slicing import PLANES, SIZE, SPACING
-from zetadp.mri.sources import UNREAD, Scan, converting, find_scans
+from zetadp.mri.sources import UNREAD, Scan, conversion_advice, find_scans
 from zetadp.mri.volumes import images_of
 
 logger = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
             f"Expected at least {LEAST_SEQUENCES} of {', '.join(SEQUENCES)} in {scan.folder}, found "
             f"{', '.join(scan.sequences) or 'none'}{also}. Add another, say which file it is with --sequence, "
             f"or leave out such records with --leave-out-incomplete {LEAST_SEQUENCES}."
-            f"{converting(left_out[name] for name in inside)}"
+            f"{conversion_advice(left_out[name] for name in inside)}"
         )
     elif scan.lacking and unread:
         others, they_are = ("other file", "it is") if len(unread) == 1 else ("other files", "they are")

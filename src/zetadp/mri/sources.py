@@ -154,7 +154,7 @@ def files_of_scan(folder: Path) -> list[Path]:
         folders = ", ".join(str(scan.folder) for scan in scans[:MOST]) or "none"
         raise UserError(
             f"Expected one scan in the folder {folder}, found {folders}. Give the folder of one scan, or the files of "
-            f"its sequences.{converting(left_out.values())}"
+            f"its sequences.{conversion_advice(left_out.values())}"
         )
     several = {name: files for name, files in scans[0].files.items() if len(files) > 1}
     for name, files in several.items():
@@ -170,7 +170,7 @@ OTHER_FORMAT = "not in NIfTI format"
 MOST = 5
 
 
-def converting(reasons: Iterable[str]) -> str:
+def conversion_advice(reasons: Iterable[str]) -> str:
     """Return advice, after a space, if files were left out because of their format; otherwise nothing."""
     if not any(reason.endswith(OTHER_FORMAT) for reason in reasons):
         return ""
@@ -308,5 +308,7 @@ def _check(
             "that hold all sequences of a scan need no conversion: list them in dataset.json (docs/own_data.md)."
         )
     elif not scans:
-        problems.append(f"Expected one folder per patient in {source}, found no folder.{converting(left_out.values())}")
+        problems.append(
+            f"Expected one folder per patient in {source}, found no folder.{conversion_advice(left_out.values())}"
+        )
     return [scan for scan in scans if scan.folder != source and scan not in unprintable], problems

@@ -129,8 +129,6 @@ class PrivateFolder:
             "patients": secret.tag(json.dumps([records.texts, records.owner.tolist()])),
         }
         if stored:
-            if "patients" not in stored:  # by an earlier version
-                del now["patients"]
             self._check_same(_changed_arguments(stored, now), model)
             take_weights(model, start)
             return

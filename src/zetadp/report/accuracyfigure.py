@@ -41,7 +41,7 @@ from zetadp.report.tables import (
     metric_shown,
     not_empty,
     private_rows,
-    seeds_counted,
+    seeds_in_words,
 )
 from zetadp.training.metrics import LEVEL
 
@@ -247,7 +247,7 @@ def _bars(rows: pd.DataFrame) -> np.ndarray:
 
 def _describe_marks(table: pd.DataFrame) -> str:
     """Return the meaning of marks and bars: the number of seeds, and intervals or spreads."""
-    seeds = seeds_counted(table["seeds"])
+    seeds = seeds_in_words(table["seeds"])
     count = seeds if table["seeds"].max() == 1 else f"mean of {seeds}"
     units = holders(table)
     if table["ci_low"].notna().any():

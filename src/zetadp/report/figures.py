@@ -40,7 +40,7 @@ from zetadp.report.figurestyle import (
     wrap_text,
 )
 from zetadp.report.provenance import Cohort
-from zetadp.report.tables import CELL, chance_named, holders, metric_shown, not_empty, seeds_counted
+from zetadp.report.tables import CELL, chance_named, holders, metric_shown, not_empty, seeds_in_words
 
 Cell = tuple[str, str, Target]
 MAX_MATRICES = 12
@@ -95,7 +95,7 @@ def _describe_spread(seeds: pd.Series) -> str:
     """Return a phrase on the number of seeds behind lines, and on the meaning of bands."""
     if seeds.max() == 1:
         return "one seed, so no spread over seeds is known or shown"
-    several = f"mean of {seeds_counted(seeds)}; bands: ± one standard deviation over seeds"
+    several = f"mean of {seeds_in_words(seeds)}; bands: ± one standard deviation over seeds"
     return several if seeds.min() > 1 else f"{several}, none with one seed"
 
 

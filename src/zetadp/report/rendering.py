@@ -23,7 +23,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
 from zetadp.base.validation import shown
-from zetadp.report.tables import holders, metric_shown, not_empty, seeds_counted
+from zetadp.report.tables import holders, metric_shown, not_empty, seeds_in_words
 from zetadp.training.metrics import LEVEL
 
 PUBLIC = "public weights"
@@ -179,7 +179,7 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
     if table["seeds"].max() == 1:
         spread = "One seed per cell: the spread over seeds is unknown."
     else:
-        spread = f"Mean{' ± standard deviation' if intervals else ''} over {seeds_counted(table['seeds'])}."
+        spread = f"Mean{' ± standard deviation' if intervals else ''} over {seeds_in_words(table['seeds'])}."
     if not intervals:
         return spread
     units = holders(table)

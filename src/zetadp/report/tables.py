@@ -52,7 +52,7 @@ def chance_named(chance: float) -> str:
     return f"guessing, {chance:g} %"
 
 
-def seeds_counted(seeds: pd.Series) -> str:
+def seeds_in_words(seeds: pd.Series) -> str:
     """Return the number of seeds of cells in words: ``one seed``, ``3 seeds``, or ``1 to 3 seeds``."""
     fewest, most = int(seeds.min()), int(seeds.max())
     if most == 1:

@@ -264,8 +264,8 @@ def test_names_that_differ_only_in_writing_are_refused(where, tmp_path):
 
 def test_a_file_that_a_persons_initials_make_unclear_is_asked_for_as_what_the_scan_lacks(tmp_path):
     """In Dutch, "na" before an image means that it shows the contrast agent."""
-    (found,) = problems(write_brats(tmp_path / "in", "NA"), tmp_path / "out")
-    assert found.endswith("NA_t1.nii.gz can be T1w or T1gd. Say which it is: --sequence 'NA_t1.nii.gz=T1w'.")
+    (problem,) = problems(write_brats(tmp_path / "in", "NA"), tmp_path / "out")
+    assert problem.endswith("NA_t1.nii.gz can be T1w or T1gd. Say which it is: --sequence 'NA_t1.nii.gz=T1w'.")
     rule = {"NA_t1.nii.gz": "T1w"}
     options = {"patient_pattern": "(.*)", "sequences": rule, "division": TRAINING}
     task = convert_folder(tmp_path / "in", tmp_path / "out", **options)
@@ -385,18 +385,18 @@ def test_files_of_other_formats_are_listed_and_named_where_scans_lack(tmp_path):
     assert listed == {"p1/dicom": "2 files not in NIfTI format", "p1/p1_flair.mgz": "not in NIfTI format"}
     (source / "p2").mkdir()
     (source / "p2/IM1").write_bytes(b"DICM")
-    (found,) = problems(source, tmp_path / "none")
-    assert "(1 left out (p2))" in found
-    assert "Convert DICOM and other formats to NIfTI first" in found
+    (problem,) = problems(source, tmp_path / "none")
+    assert "(1 left out (p2))" in problem
+    assert "Convert DICOM and other formats to NIfTI first" in problem
     with pytest.raises(UserError, match=r"Expected one scan in the folder .*p2, found none.* Convert DICOM"):
         files_of_scan(source / "p2")
 
 
 def test_volumes_directly_in_the_folder_are_named_whatever_their_names(tmp_path):
     write(tmp_path / "in/P7.nii.gz", np.stack([*arrays(0).values()], axis=-1))
-    (found,) = problems(tmp_path / "in", tmp_path / "out")
-    assert "found 1 volume directly in it (P7.nii.gz)" in found
-    assert "dataset.json" in found
+    (problem,) = problems(tmp_path / "in", tmp_path / "out")
+    assert "found 1 volume directly in it (P7.nii.gz)" in problem
+    assert "dataset.json" in problem
 
 
 def test_the_printed_command_runs_as_it_stands(tmp_path, capsys):

@@ -121,10 +121,10 @@ def test_unfolded_input_takes_the_stated_memory_and_all_of_it_is_written(channel
     torch.use_deterministic_algorithms(mode=True)  # fills new memory with NaN
     try:
         with Largest() as largest:
-            found = by_unfolding(x, gradient, 6, Geometry(7, 1, padding), is_complex=is_complex)
+            gradients = by_unfolding(x, gradient, 6, Geometry(7, 1, padding), is_complex=is_complex)
     finally:
         torch.use_deterministic_algorithms(mode=False)
-    assert found.isfinite().all()
+    assert gradients.isfinite().all()
     assert 100_000 < largest.bytes <= 500_000
 
 

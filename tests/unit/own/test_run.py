@@ -675,7 +675,7 @@ UNMAPPED = {
 
 
 class Scaled(torch.nn.Module):
-    """A weight of its own, beside those of its layers."""
+    """A network with a weight beside those of its layers."""
 
     def __init__(self) -> None:
         super().__init__()
